@@ -1,0 +1,57 @@
+"""Rewrites what the README quotes from the program: its first output and the catalogue's sizes.
+
+    python docs/refresh.py            rewrite README.md
+    python docs/refresh.py --check    exit 1 where README.md is out of date
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+
+
+def main_command(text: str) -> list[str]:
+    """The `tokline estimate` command on the README's first screen."""
+    match = re.search(r"<!-- main command -->.*?(tokline estimate [^\n&|]*)", text, re.DOTALL)
+    if match is None:
+        raise SystemExit("README.md holds no main command")
+    return match.group(1).split()
+
+
+def run(arguments: list[str]) -> str:
+    """What a tokline command prints."""
+    code = "import sys; from simulator.cli import main; main(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", code, *arguments[1:]], capture_output=True,
+                          text=True, check=True)
+    return done.stdout.rstrip("\n")
+
+
+def refreshed(text: str) -> str:
+    """The README with what it quotes brought up to date."""
+    from simulator.specs.catalogue import catalogue
+
+    output = run(main_command(text))
+    text = re.sub(r"(<!-- main command -->.*?```text\n).*?(\n```)",
+                  lambda m: m.group(1) + output + m.group(2), text, count=1, flags=re.DOTALL)
+    text = re.sub(r"\S+ devices, each number", f"{len(catalogue('hardware'))} devices, each number",
+                  text)
+    return re.sub(r"\S+ models, exact parameters",
+                  f"{len(catalogue('models'))} models, exact parameters", text)
+
+
+def main() -> int:
+    """Rewrite or check."""
+    text = README.read_text(encoding="utf-8")
+    new = refreshed(text)
+    if "--check" in sys.argv[1:]:
+        return int(new != text)
+    README.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

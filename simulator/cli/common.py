@@ -1,0 +1,175 @@
+"""Arguments and options that commands share, and how they become a Deployment and a Workload."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from simulator.deployment import Deployment, Parallelism, Workload
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEGREES = ("tp", "pp", "ep", "cp", "dp")
+
+
+def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion of catalogue names."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        from simulator.specs.catalogue import catalogue
+
+        return [n for n in catalogue("hardware" if kind == "hardware" else "models")
+                if n.startswith(incomplete.lower())]
+
+    return complete
+
+
+def deployment_options(function: F) -> F:
+    """MODEL HARDWARE and the flags of a deployment and a workload."""
+    options = [
+        click.argument("model", shell_complete=names("models")),
+        click.argument("hardware", shell_complete=names("hardware")),
+        click.option("--weights", metavar="FORMAT", help="Weights [default: the model's own]."),
+        click.option("--activations", metavar="FORMAT", default="bf16", show_default=True,
+                     help="Activations; matrices multiply at this precision."),
+        click.option("--kv", metavar="FORMAT", help="KV cache [default: as activations]."),
+        click.option("--engine", metavar="NAME", default="vllm", show_default=True,
+                     help="Engine profile; 'ideal' adds nothing to physics."),
+        click.option("--tp", metavar="N", help="Tensor-parallel degree."),
+        click.option("--pp", metavar="N", help="Pipeline-parallel degree."),
+        click.option("--ep", metavar="N", help="Expert-parallel degree, inside tp x dp."),
+        click.option("--cp", metavar="N", help="Context-parallel degree."),
+        click.option("--dp", metavar="N", help="Data-parallel replicas."),
+        click.option("--batch", metavar="B", default="1", show_default=True,
+                     help="Concurrent sequences of the deployment."),
+        click.option("--input", "input_", metavar="N", default="1024", show_default=True,
+                     help="Prompt tokens (8k = 8192)."),
+        click.option("--output", metavar="N", default="256", show_default=True,
+                     help="Output tokens."),
+        click.option("--prefix-hit", metavar="R", default="0", show_default=True,
+                     help="Share of the prompt in the prefix cache, 0 to 1."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def whole(text: str, flag: str, most: float = 1e9) -> int:
+    """A count of at least 1 from a flag."""
+    from simulator.units import parse_count
+
+    if any(c in text for c in ",:"):
+        raise InputError(f"{flag}: '{text}' is a list; estimate takes one number")
+    value = parse_count(text, flag)
+    if not 1 <= value <= most:
+        raise InputError(f"{flag}: '{text}' is not between 1 and {most:,.0f}")
+    return int(value)
+
+
+def real(text: str, flag: str, low: float, high: float = math.inf) -> float:
+    """A number from a flag, between two ends."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{flag}: '{text}' is not a number") from None
+    if not (math.isfinite(value) and low <= value <= high):
+        ends = f"between {low:g} and {high:g}" if math.isfinite(high) else f"at least {low:g}"
+        raise InputError(f"{flag}: '{text}' is not {ends}")
+    return value
+
+
+def parallelism(count: int | None, flags: dict[str, str | None], hardware: str) -> Parallelism:
+    """Degrees from the flags and the number in front of the hardware; they must agree."""
+    from simulator.deployment import Parallelism
+
+    degrees = {n: whole(flags[n] or "1", f"--{n}", 4096) for n in _DEGREES}
+    if count is not None and all(flags[n] is None for n in _DEGREES if n != "ep"):
+        degrees["tp"] = count
+    chosen = Parallelism(**degrees)
+    if count is not None and chosen.devices != count:
+        product = " x ".join(f"{n} {degrees[n]}" for n in _DEGREES if n != "ep"
+                             and degrees[n] > 1) or "1 device"
+        raise InputError(f"'{hardware}' is {count} devices, but the flags make {chosen.devices} "
+                         f"({product})")
+    return chosen
+
+
+def build(options: dict[str, Any]) -> tuple[Deployment, Workload]:
+    """Deployment and workload of a command's options."""
+    from simulator.deployment import Deployment, Workload
+    from simulator.specs.catalogue import load_hardware, load_model, split_devices
+    from simulator.specs.engine import load_engine
+
+    count, name = split_devices(options["hardware"])
+    if count is not None and not 1 <= count <= 4096:
+        raise InputError(f"hardware '{options['hardware']}': {count} devices, "
+                         "must be between 1 and 4,096")
+    model, hardware = load_model(options["model"]), load_hardware(name)
+    degrees = parallelism(count, {n: options[n] for n in _DEGREES}, options["hardware"])
+    deployment = Deployment(
+        model, hardware, load_engine(options["engine"]), options["weights"],
+        options["activations"], options["kv"], parallelism=degrees,
+        prefix_hit=real(options["prefix_hit"], "--prefix-hit", 0.0, 1.0))
+    workload = Workload(whole(options["batch"], "--batch"), whole(options["input_"], "--input"),
+                        whole(options["output"], "--output"))
+    if degrees.devices > 1:
+        check_links(deployment)
+    return deployment, workload
+
+
+def check_links(d: Deployment) -> None:
+    """Refuse more devices than a spec without a link can join."""
+    if d.hardware.link_bandwidth is None and d.devices > d.parallelism.dp:
+        raise InputError(f"hardware '{d.hardware.name}': {d.devices} devices need a link, and the "
+                         "spec has none; add for example 'link_bandwidth: 64 GB/s'")
+
+
+def warnings(d: Deployment, w: Workload) -> list[str]:
+    """What a user should know about an input that is allowed but odd."""
+    found = []
+    if w.input + w.output > d.model.positions:
+        found.append(f"input + output = {w.input + w.output:,} is beyond the "
+                     f"{d.model.positions:,} positions of {d.model.name}")
+    if d.hardware.status in ("announced", "hypothetical"):
+        found.append(f"{d.hardware.title} is {d.hardware.status}: its figures are not a "
+                     "specification")
+    wanted = d.compute("ffn")
+    used = d.hardware.peak(wanted)[1]
+    if used != wanted:
+        found.append(f"{d.hardware.title} has no {wanted} peak: computes at {used}")
+    return found
+
+
+def write_json(value: Any) -> None:
+    """One JSON value on stdout, nothing else."""
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    click.echo(text)
+
+
+def write_lines(lines: list[str]) -> None:
+    """Text on stdout; coloured by rich on a terminal only."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console(highlight=True, soft_wrap=True)
+        for line in lines:
+            style = ("bold green" if line.startswith("FITS") else
+                     "bold red" if line.startswith("DOES NOT FIT") else None)
+            console.print(line, style=style, markup=False)
+        return
+    click.echo("\n".join(lines))
+
+
+def write_warnings(found: list[str]) -> None:
+    """Warnings on stderr."""
+    for text in found:
+        click.echo(f"tokline: warning: {text}", err=True)

@@ -1,0 +1,137 @@
+"""What is asked: a model on hardware with an engine, split and quantised, under a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from simulator.arrays import Array
+from simulator.errors import InputError
+from simulator.formats import NumberFormat, compute_format, number_format
+from simulator.specs.engine import Engine, load_engine
+from simulator.specs.hardware import Hardware
+from simulator.specs.model import Attention, Mla, Model, Moe
+
+# Roles that a weight format applies to; all other weights stay at 16 bits unless named.
+QUANTISED_ROLES = ("attention", "ffn", "experts", "shared_experts", "ssm")
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """Degrees. Devices = tp x pp x cp x dp; the ep ranks lie inside tp x dp."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    cp: int = 1
+    dp: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole deployment."""
+        return self.tp * self.pp * self.cp * self.dp
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Concurrent sequences of the deployment, prompt and output length [tokens]; may be arrays."""
+
+    batch: Array = 1
+    input: Array = 1024
+    output: Array = 256
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model on hardware with an engine; see `Deployment.of` for names instead of specs.
+
+    weights, activations, kv   number formats; None: the model's own, bf16, that of activations
+    formats        exceptions by role, as in {"head": "int8"}
+    prefix_hit     share of the prompt found in the prefix cache, between 0 and 1
+    """
+
+    model: Model
+    hardware: Hardware
+    engine: Engine = field(default_factory=lambda: load_engine("vllm"))
+    weights: str | None = None
+    activations: str = "bf16"
+    kv: str | None = None
+    formats: Mapping[str, str] = field(default_factory=dict)
+    parallelism: Parallelism = Parallelism()
+    prefix_hit: Array = 0.0
+
+    @classmethod
+    def of(cls, model: str, hardware: str, engine: str = "vllm", **rest: Any) -> Deployment:
+        """Deployment from catalogue names, aliases or paths."""
+        return cls(Model.load(model), Hardware.load(hardware), load_engine(engine), **rest)
+
+    def replace(self, **fields: Any) -> Deployment:
+        """A copy with some fields set."""
+        return replace(self, **fields)
+
+    def __post_init__(self) -> None:
+        check_parallelism(self.model, self.parallelism)
+        compute_format(self.weight_format("attention"), self.activation_format)
+        number_format(self.kv_format.name, "kv")
+
+    @property
+    def activation_format(self) -> NumberFormat:
+        """Format of the activations."""
+        return number_format(self.activations, "activations")
+
+    @property
+    def kv_format(self) -> NumberFormat:
+        """Format of the KV cache: as asked, else the model's own, else that of activations."""
+        return number_format(self.kv or self.model.kv_format or self.activations, "kv")
+
+    def weight_format(self, role: str) -> NumberFormat:
+        """Format of the weights of a role."""
+        if role in self.formats:
+            return number_format(self.formats[role], f"formats.{role}")
+        native = self.model.formats
+        asked = self.weights
+        default = number_format(asked or native.get("weights", "bf16"), "weights")
+        if role in QUANTISED_ROLES:
+            return default if asked else number_format(native.get(role, default.name))
+        if role in native:
+            return number_format(native[role])
+        return default if default.name in ("fp32", "fp16", "bf16") else number_format("bf16")
+
+    def compute(self, role: str) -> str:
+        """Precision at which the matrix unit multiplies the weights of a role."""
+        return compute_format(self.weight_format(role), self.activation_format)
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole deployment."""
+        return self.parallelism.devices
+
+
+def check_parallelism(model: Model, p: Parallelism) -> None:
+    """Refuse degrees that the model does not allow, with the reason."""
+    for name in ("tp", "pp", "ep", "cp", "dp"):
+        degree = getattr(p, name)
+        if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
+            raise InputError(f"{name}: {degree} is not a whole number of at least 1")
+    if p.pp > model.layer_count:
+        raise InputError(f"pp: {p.pp} stages for the {model.layer_count} layers of {model.name}")
+    if (p.tp * p.dp) % p.ep:
+        raise InputError(f"ep: {p.ep} does not divide tp x dp = {p.tp * p.dp}")
+    for group in model.layers:
+        mixer, ffn = group.mixer, group.ffn
+        if isinstance(mixer, Attention | Mla) and mixer.heads % p.tp:
+            raise InputError(f"tp: {p.tp} does not divide the {mixer.heads} heads of {model.name}"
+                             f" (valid: {_divisors(mixer.heads)})")
+        if isinstance(mixer, Attention) and mixer.kv_heads % p.tp and p.tp % mixer.kv_heads:
+            raise InputError(f"tp: {p.tp} neither divides nor is a multiple of the "
+                             f"{mixer.kv_heads} KV heads of {model.name}")
+        if isinstance(ffn, Moe) and ffn.experts % p.ep:
+            raise InputError(f"ep: {p.ep} does not divide the {ffn.experts} experts of {model.name}"
+                             f" (valid: {_divisors(ffn.experts)})")
+        if p.ep > 1 and not any(isinstance(g.ffn, Moe) for g in model.layers):
+            raise InputError(f"ep: {model.name} has no experts, so ep must be 1")
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(d) for d in range(1, min(number, 1024) + 1) if number % d == 0)

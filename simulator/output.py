@@ -1,0 +1,180 @@
+"""An estimate as one JSON value: SI units, no NaN, every key as documented in docs/json.md."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from simulator.request import Cause, Estimate, Figure, Phase
+from simulator.step import OperationTime
+
+SCHEMA_VERSION = 1
+
+# What one factor of uncertainty rests on, by the level that the constants come from.
+_LEVELS = {
+    "ideal": "no efficiency applied: expected equals the ceiling wherever nothing crosses a link",
+    "chip": "kernel constants fitted to public timings of this chip",
+    "architecture": "kernel constants borrowed from the same architecture",
+    "memory": "kernel constants borrowed from parts with the same class of memory",
+    "generic": "generic kernel constants, nothing near this chip is known",
+    "spec": "efficiency stated in the hardware file",
+}
+
+
+def number(value: Any) -> Any:
+    """A JSON number; null for NaN and infinity; whole floats stay floats."""
+    value = value.item() if isinstance(value, np.generic | np.ndarray) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def whole(value: Any) -> int | None:
+    """A count as a JSON integer."""
+    value = number(value)
+    return None if value is None else int(value)
+
+
+def figure(f: Figure | None) -> dict[str, Any] | None:
+    """{ceiling, expected, low, high}; null where there is nothing to say."""
+    if f is None:
+        return None
+    values = {k: number(getattr(f, k)) for k in ("ceiling", "expected", "low", "high")}
+    return None if values["expected"] is None else values
+
+
+def operation(t: OperationTime) -> dict[str, Any]:
+    """One operation; FLOPs, bytes and times are those of all its `count` executions."""
+    return {
+        "name": t.operation.name,
+        "kind": t.operation.kind,
+        "count": number(t.operation.count),
+        "flops": number(t.flops),
+        "bytes": number(t.bytes),
+        "time_s": number(t.expected),
+        "ceiling_s": number(t.ceiling),
+        "bound": t.bound,
+    }
+
+
+def _phase(phase: Phase, utilisation: str) -> dict[str, Any]:
+    detail = phase.detail
+    operations = [operation(t) for t in detail.operations]
+    if number(detail.host):
+        operations.append({"name": "host", "kind": "host", "count": 1, "flops": 0.0, "bytes": 0.0,
+                           "time_s": number(detail.host), "ceiling_s": 0.0, "bound": "overhead"})
+    return {
+        "time_s": figure(phase.time),
+        "flops": number(detail.flops),
+        "bytes": number(detail.bytes),
+        "bound": detail.bound,
+        "ceiling_bound": detail.ceiling_bound,
+        utilisation: number(phase.utilisation),
+        "shares": {part: number(getattr(detail, part) / detail.expected)
+                   for part in ("compute", "memory", "network", "overhead")},
+        "operations": operations,
+    }
+
+
+def _no_decode() -> dict[str, Any]:
+    empty = dict.fromkeys(("time_s", "flops", "bytes", "bound", "ceiling_bound", "mbu", "shares"))
+    return empty | {"operations": []}
+
+
+def memory_dict(e: Estimate) -> dict[str, Any]:
+    """Sizes [bytes] of one device, the fullest rank; max_batch is for the deployment."""
+    m = e.memory
+    capacity = e.deployment.hardware.ranges.get("memory_capacity")
+    values: dict[str, Any] = {
+        "weights_bytes": number(m.weights),
+        "kv_bytes_per_token": number(m.kv_per_token),
+        "kv_bytes": number(m.kv),
+        "kv_bytes_ideal": number(m.kv_ideal),
+        "fixed_state_bytes": number(m.fixed_state),
+        "activation_bytes": number(m.activations),
+        "reserved_bytes": number(m.reserved),
+        "total_bytes": number(m.total),
+        "capacity_bytes": number(m.capacity),
+        "fits": bool(m.fits),
+        "max_batch": whole(m.max_batch),
+        "max_context": whole(m.max_context),
+    }
+    if capacity is not None:
+        values["capacity_range_bytes"] = msgspec.to_builtins(capacity)
+    return values
+
+
+def basis(e: Estimate, causes: list[Cause]) -> dict[str, Any]:
+    """What the range rests on, in words and as data."""
+    level = e.efficiency.level
+    spread = e.efficiency.spread
+    text = f"{_LEVELS[level]} ({e.efficiency.donor})"
+    if level != "ideal":
+        text += (f"; engine {e.deployment.engine.title} {e.deployment.engine.version}; prior "
+                 f"uncertainty x{spread['decode']:g} on decode, x{spread['prefill']:g} on prefill, "
+                 "not yet checked against held-back measurements")
+    hardware = e.deployment.hardware
+    if hardware.status in ("announced", "hypothetical"):
+        text += f"; {hardware.title} is {hardware.status}: its figures are not a specification"
+    if causes:
+        text += "; ranges in the hardware file: " + ", ".join(c.field for c in causes)
+    return {
+        "text": text,
+        "level": level,
+        "donor": e.efficiency.donor,
+        "engine": e.deployment.engine.source,
+        "spread": dict(spread),
+        "ranges": [{
+            "field": c.field, "low": c.low, "mid": c.mid, "high": c.high,
+            "tpot_s": [number(v) for v in c.tpot], "ttft_s": [number(v) for v in c.ttft],
+        } for c in causes],
+    }
+
+
+def identity(e: Estimate) -> dict[str, Any]:
+    """What was asked: model, hardware, engine, parallelism, formats, workload."""
+    d, w, p = e.deployment, e.workload, e.deployment.parallelism
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": d.model.name,
+        "hardware": d.hardware.name,
+        "devices": d.devices,
+        "engine": d.engine.name,
+        "parallelism": {"tp": p.tp, "pp": p.pp, "ep": p.ep, "cp": p.cp, "dp": p.dp},
+        "formats": {
+            "weights": d.weight_format("ffn").name,
+            "activations": d.activation_format.name,
+            "kv": d.kv_format.name,
+            "compute": e.prefill.peak_format,
+        },
+        "workload": {"batch": whole(w.batch), "input": whole(w.input), "output": whole(w.output),
+                     "prefix_hit": number(d.prefix_hit)},
+    }
+
+
+def estimate_dict(e: Estimate, causes: list[Cause], force: bool = False,
+                  warnings: list[str] | None = None) -> dict[str, Any]:
+    """The whole answer. Rates, energy and cost are null where it doesn't fit, unless forced."""
+    stands = bool(e.memory.fits) or force
+    steps = e.workload.output > 1
+    rate = figure if stands else (lambda _: None)
+    return identity(e) | {
+        "ttft_s": figure(e.ttft),
+        "tpot_s": figure(e.tpot),
+        "e2e_s": figure(e.e2e),
+        "tokens_per_s_per_user": rate(e.tokens_per_s_per_user),
+        "output_tokens_per_s": rate(e.output_tokens_per_s),
+        "output_tokens_per_s_per_device": rate(
+            e.tpot.rate(e.workload.batch / e.deployment.devices)),
+        "request_output_tokens_per_s": rate(e.request_output_tokens_per_s),
+        "prefill": _phase(e.prefill, "mfu"),
+        "decode": _phase(e.decode, "mbu") if steps else _no_decode(),
+        "memory": memory_dict(e),
+        "energy_joules_per_output_token": rate(e.energy_per_token),
+        "usd_per_million_output_tokens": rate(e.usd_per_million_tokens),
+        "basis": basis(e, causes),
+        "warnings": warnings or [],
+    }

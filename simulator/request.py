@@ -1,0 +1,313 @@
+"""The answer to "how fast": TTFT, TPOT, end to end and rates, each with its range.
+
+Four figures stand for each quantity. `ceiling`: physics, nothing added, at the favourable end of
+every range in the spec. `expected`: efficiencies, floors and host time. `low` and `high`: the
+expectation at the favourable and unfavourable ends, widened by the uncertainty of the constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from simulator import energy
+from simulator.arrays import Array
+from simulator.cost import usd_per_million_tokens
+from simulator.deployment import Deployment, Workload
+from simulator.efficiency import Efficiency
+from simulator.errors import InputError
+from simulator.layers import sum_of
+from simulator.memory import Memory, memory, per_replica
+from simulator.specs.hardware import Hardware
+from simulator.step import PassTime, decode, prefill
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A quantity four times. For times ceiling <= low <= expected <= high; for rates reversed."""
+
+    ceiling: Array
+    expected: Array
+    low: Array
+    high: Array
+
+    def rate(self, amount: Array = 1.0) -> Figure:
+        """`amount` per this time: the slowest time is the lowest rate."""
+        return Figure(amount / self.ceiling, amount / self.expected, amount / self.high,
+                      amount / self.low)
+
+    def plus(self, other: Figure, factor: Array = 1.0) -> Figure:
+        """This time and `factor` times the other."""
+        return Figure(*(a + factor * b for a, b in zip(self.all, other.all, strict=True)))
+
+    @property
+    def all(self) -> tuple[Array, Array, Array, Array]:
+        """ceiling, expected, low, high."""
+        return self.ceiling, self.expected, self.low, self.high
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One pass (prefill) or the mean step (decode): its time and what it is made of.
+
+    `utilisation` is MFU for prefill and MBU for decode, against the dense peak of the device.
+    """
+
+    time: Figure
+    detail: PassTime
+    utilisation: Array
+    peak: Array
+    peak_format: str
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A range in the spec and what it alone does to a time: [s] at its favourable and other end."""
+
+    field: str
+    low: float
+    mid: float
+    high: float
+    tpot: tuple[Array, Array]
+    ttft: tuple[Array, Array]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Everything an estimate says; arrays where the workload or a spec holds arrays.
+
+    `decode` has no meaning where the output is one token: its values there are NaN.
+    """
+
+    deployment: Deployment
+    workload: Workload
+    efficiency: Efficiency
+    memory: Memory
+    prefill: Phase
+    decode: Phase
+    ttft: Figure
+    tpot: Figure
+    e2e: Figure
+    energy_per_token: Figure | None
+    usd_per_million_tokens: Figure | None
+
+    @property
+    def tokens_per_s_per_user(self) -> Figure:
+        """1 / TPOT."""
+        return self.tpot.rate()
+
+    @property
+    def output_tokens_per_s(self) -> Figure:
+        """Decode rate of the whole deployment: batch / TPOT."""
+        return self.tpot.rate(self.workload.batch)
+
+    @property
+    def request_output_tokens_per_s(self) -> Figure:
+        """Output of the whole deployment over the whole request: batch x output / E2E."""
+        return self.e2e.rate(self.workload.batch * self.workload.output)
+
+
+@dataclass(frozen=True)
+class _Run:
+    hardware: Hardware
+    efficiency: Efficiency
+    prefill: PassTime
+    decode: PassTime
+
+
+def _run(d: Deployment, hardware: Hardware, w: Workload) -> _Run:
+    constants = Efficiency(hardware, d.engine)
+    batch = per_replica(d, w.batch)
+    first = prefill(d, hardware, constants, batch, w.input, d.prefix_hit)
+    last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
+    step = decode(d, hardware, constants, batch, w.input + 1.0, last)
+    return _Run(hardware, constants, first, step)
+
+
+def check_workload(w: Workload) -> None:
+    """Refuse sequences and lengths below 1, and numbers that aren't finite."""
+    for name in ("batch", "input", "output"):
+        values = np.asarray(getattr(w, name), dtype=float)
+        if not np.all(np.isfinite(values)) or np.any(values < 1):
+            raise InputError(f"{name}: must be at least 1 and finite")
+        if np.any(values > 1e9):
+            raise InputError(f"{name}: above 1e9")
+
+
+def _as_float(value: Array) -> Array:
+    """float64, so that FLOPs of large arrays never overflow an integer."""
+    return float(value) if np.ndim(value) == 0 else np.asarray(value, dtype=np.float64)
+
+
+# Rows that stay in a core's L2 cache while every operation passes over them.
+CHUNK = 8192
+
+
+def estimate(d: Deployment, w: Workload | None = None, price: float | None = None,
+             operations: bool | None = None) -> Estimate:
+    """Times, memory, energy and cost of a deployment under a workload.
+
+    `price` [USD/h a device] replaces the spec's. Workload and any number of a spec may be arrays
+    that broadcast; the result then holds arrays. Rates are given even where it doesn't fit:
+    `memory.fits` says whether they mean anything. The list of operations is kept for a scalar
+    workload, and for arrays only where `operations` asks for it, since it is large.
+    """
+    w = Workload() if w is None else w
+    check_workload(w)
+    w = Workload(_as_float(w.batch), _as_float(w.input), _as_float(w.output))
+    if not np.all((np.asarray(d.prefix_hit) >= 0) & (np.asarray(d.prefix_hit) <= 1)):
+        raise InputError("prefix-hit: must lie between 0 and 1")
+    shapes = {np.shape(v) for v in (w.batch, w.input, w.output)} - {()}
+    if not operations and len(shapes) == 1 and len(shape := shapes.pop()) == 1:
+        return _in_chunks(d, w, price, shape[0])
+    return _estimate(d, w, price, bool(operations) or not shapes)
+
+
+def _in_chunks(d: Deployment, w: Workload, price: float | None, rows: int) -> Estimate:
+    def part(value: Array, start: int) -> Array:
+        return value if np.ndim(value) == 0 else value[start:start + CHUNK]
+
+    parts = [_estimate(d, Workload(*(part(v, i) for v in (w.batch, w.input, w.output))), price,
+                       False) for i in range(0, rows, CHUNK)]
+    if len(parts) == 1:
+        return parts[0]
+    joined: Estimate = replace(_joined(parts), deployment=d, workload=w)
+    return joined
+
+
+def _joined(parts: list[Any]) -> Any:
+    """One result from the same result of consecutive rows."""
+    first = parts[0]
+    if isinstance(first, msgspec.Struct):
+        return msgspec.structs.replace(first, **{
+            f: _joined([getattr(x, f) for x in parts]) for f in first.__struct_fields__})
+    if isinstance(first, Estimate | Phase | Memory):
+        return replace(first, **{
+            f.name: _joined([getattr(x, f.name) for x in parts]) for f in fields(first)})
+    if isinstance(first, np.ndarray) and first.ndim:
+        return np.concatenate(parts)
+    return first
+
+
+def _estimate(d: Deployment, w: Workload, price: float | None, operations: bool) -> Estimate:
+    hardware = d.hardware
+    runs = _runs(d, hardware, w)
+    mid, best, worst = runs
+    spread = mid.efficiency.spread
+    first = _phase_figure(mid.prefill, best.prefill, worst.prefill, spread["prefill"])
+    step = _phase_figure(mid.decode, best.decode, worst.decode, spread["decode"])
+    one = w.output <= 1
+    once = bool(np.any(one))
+    if once:
+        step = Figure(*(np.where(one, np.nan, value) for value in step.all))
+    growth = Figure(*(np.where(one, 0.0, v) for v in step.all)) if once else step
+    e2e = first.plus(growth, w.output - 1.0)
+    return Estimate(
+        deployment=d,
+        workload=w,
+        efficiency=mid.efficiency,
+        memory=memory(d, w.batch, w.input, w.output),
+        prefill=_phase(d, mid.prefill, first, "mfu", operations),
+        decode=_phase(d, mid.decode, step, "mbu", operations),
+        ttft=first,
+        tpot=step,
+        e2e=e2e,
+        energy_per_token=_energy(d, w, runs, first, growth),
+        usd_per_million_tokens=_cost(d, w, e2e, price),
+    )
+
+
+def _runs(d: Deployment, hardware: Hardware, w: Workload) -> tuple[_Run, _Run, _Run]:
+    mid = _run(d, hardware, w)
+    names = hardware.timed_ranges
+    if not names:
+        return mid, mid, mid
+    return (mid, _run(d, hardware.at_ends(True, names), w),
+            _run(d, hardware.at_ends(False, names), w))
+
+
+def _phase_figure(mid: PassTime, best: PassTime, worst: PassTime, spread: float) -> Figure:
+    return Figure(
+        ceiling=best.ceiling,
+        expected=np.maximum(mid.expected, best.ceiling),
+        low=np.maximum(best.expected / spread, best.ceiling),
+        high=worst.expected * spread,
+    )
+
+
+def _phase(d: Deployment, detail: PassTime, time: Figure, kind: str, operations: bool) -> Phase:
+    peak, name = d.hardware.peak(d.compute("ffn"))
+    if not operations:
+        detail = msgspec.structs.replace(detail, operations=())
+    used = detail.flops / peak if kind == "mfu" else detail.bytes / d.hardware.memory_bandwidth
+    return Phase(time, detail, used / time.expected, peak, name)
+
+
+def causes(d: Deployment, w: Workload) -> list[Cause]:
+    """Each range of the spec that moves a time, moved alone: what it does to TPOT and TTFT."""
+    found = []
+    for name in d.hardware.timed_ranges:
+        ends = [_run(d, d.hardware.at_ends(good, [name]), w) for good in (True, False)]
+        r = d.hardware.ranges[name]
+        if all(np.all(getattr(ends[0], phase).expected == getattr(ends[1], phase).expected)
+               for phase in ("decode", "prefill")):
+            continue
+        found.append(Cause(
+            name, r.low, r.mid, r.high,
+            tpot=(ends[0].decode.expected, ends[1].decode.expected),
+            ttft=(ends[0].prefill.expected, ends[1].prefill.expected)))
+    return sorted(found, key=lambda c: -float(np.max(c.tpot[1] - c.tpot[0])))
+
+
+def _energy(d: Deployment, w: Workload, runs: tuple[_Run, _Run, _Run], first: Figure,
+            step: Figure) -> Figure | None:
+    """Joules of prefill and decode of all devices, per output token."""
+    if not energy.known(d.hardware):
+        return None
+    mid, best, worst = runs
+    ends = {f for f in ("idle_power", "memory_energy", "compute_energy", "link_energy", "tdp")
+            if f in d.hardware.ranges}
+    low, high = d.hardware.at_ends(True, ends), d.hardware.at_ends(False, ends)
+    steps = w.output - 1.0
+    devices, tokens = d.devices, w.batch * w.output
+
+    def joules(hardware: Hardware, run: _Run, t_first: Array, t_step: Array) -> Array:
+        a = energy.pass_energy(hardware, run.prefill.bytes, run.prefill.flops, run.prefill.wire,
+                               t_first)
+        b = energy.pass_energy(hardware, run.decode.bytes, run.decode.flops, run.decode.wire,
+                               t_step)
+        return (a + steps * b) * devices / tokens
+
+    figures = [
+        joules(low, best, first.ceiling, step.ceiling),
+        joules(d.hardware, mid, first.expected, step.expected),
+        joules(low, best, first.low, step.low),
+        joules(high, worst, first.high, step.high),
+    ]
+    ordered = [figures[0], np.maximum(figures[1], figures[2]), figures[2],
+               np.maximum(figures[3], np.maximum(figures[1], figures[2]))]
+    return Figure(*ordered)
+
+
+def _cost(d: Deployment, w: Workload, e2e: Figure, price: float | None) -> Figure | None:
+    """Dollars per million output tokens over the whole request, at the dated or given price."""
+    if price is not None:
+        ends: tuple[Any, Any, Any] = (price / 3600.0,) * 3
+    elif d.hardware.price is not None:
+        r = d.hardware.ranges.get("price")
+        mid = d.hardware.price
+        ends = (mid, mid, mid) if r is None else (r.low, mid, r.high)
+    else:
+        return None
+    tokens = w.batch * w.output
+    low, middle, high = ends
+    return Figure(*(
+        usd_per_million_tokens(p, d.devices, tokens / t)
+        for p, t in ((low, e2e.ceiling), (middle, e2e.expected), (low, e2e.low), (high, e2e.high))))
+
+
+def total_of(times: Any, attribute: str) -> Array:
+    """Sum of an attribute over operation times."""
+    return sum_of(getattr(t, attribute) for t in times)

@@ -1,0 +1,135 @@
+"""What runs the model: its fixed costs, how it allocates memory, with version and date.
+
+An engine file may inherit from another and then states only what differs.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from simulator.errors import InputError, nearest
+from simulator.specs.sourced import check_keys
+from simulator.specs.strict_yaml import load_yaml
+from simulator.units import parse_quantity
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """An inference engine. Times [s], sizes [bytes], all per device or per step as named.
+
+    ideal              no efficiency, no kernel floor, no host: expected = ceiling
+    decode_scale       multiplier on the kernel times of decode; prefill_scale that of prefill
+    host_time          fixed host time a step: scheduling, sampling, detokenising
+    layer_time         fixed time a layer beyond the kernels' own floors
+    fused              residual adds and activations run inside their neighbours
+    unfused_attention  scores are written to memory
+    head_replicated    every tensor-parallel rank holds and streams the whole LM head
+    memory_utilisation share of the device's memory the engine may take
+    context_bytes      runtime context, graphs and communication buffers
+    block_size         tokens a KV block; 1 allocates exactly
+    batched_tokens     largest number of tokens in one pass, which sizes the activations;
+                       None: the whole prompt of the whole batch
+    """
+
+    name: str
+    title: str
+    version: str
+    date: str
+    source: str
+    notes: tuple[str, ...] = ()
+    ideal: bool = False
+    decode_scale: float = 1.0
+    prefill_scale: float = 1.0
+    host_time: float = 0.0
+    layer_time: float = 0.0
+    fused: bool = True
+    unfused_attention: bool = False
+    head_replicated: bool = False
+    memory_utilisation: float = 1.0
+    context_bytes: float = 0.0
+    block_size: int = 1
+    batched_tokens: int | None = None
+
+    @classmethod
+    def load(cls, name: str | Path) -> Engine:
+        """Engine by name or YAML path."""
+        return load_engine(str(name))
+
+    def replace(self, **fields: Any) -> Engine:
+        """A copy with some fields set; a number may be an array."""
+        for key in fields:
+            if key not in self.__struct_fields__:
+                raise InputError(f"engine '{self.name}': unknown field '{key}'"
+                                 f"{nearest(key, self.__struct_fields__)}")
+        return msgspec.structs.replace(self, **fields)
+
+
+_FOLDER = Path(__file__).resolve().parent.parent / "engines"
+_DIMENSIONS = {"host_time": "time", "layer_time": "time", "context_bytes": "memory"}
+
+
+def engine_names() -> list[str]:
+    """Names of the engines that come with tokline."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def load_engine(name: str) -> Engine:
+    """Engine by name or YAML path."""
+    path = _FOLDER / f"{name.strip().lower()}.yaml"
+    if not path.is_file():
+        path = Path(name)
+        if path.suffix.lower() not in (".yaml", ".yml"):
+            raise InputError(f"unknown engine '{name}'{nearest(name, engine_names())}")
+        if not path.is_file():
+            raise InputError(f"engine '{name}': no such file")
+    return _read_engine(path, ())
+
+
+@lru_cache(maxsize=64)
+def _read_engine(path: Path, above: tuple[str, ...]) -> Engine:
+    data = load_yaml(path)
+    where = str(path)
+    parent = data.pop("inherits", None)
+    check_keys(data, Engine.__struct_fields__, where)
+    base: dict[str, Any] = {}
+    if parent is not None:
+        if str(parent) in above or str(parent) == path.stem:
+            raise InputError(f"{where}: inherits: '{parent}' inherits from itself")
+        file = _FOLDER / f"{parent}.yaml"
+        if not file.is_file():
+            raise InputError(f"{where}: inherits: unknown engine '{parent}'"
+                             f"{nearest(str(parent), engine_names())}")
+        base = msgspec.structs.asdict(_read_engine(file, (*above, path.stem)))
+        base["notes"] = ()
+    values = base | {
+        key: parse_quantity(value, _DIMENSIONS[key], f"{where}: {key}")
+        if key in _DIMENSIONS else value
+        for key, value in data.items()
+    }
+    for key in ("name", "title", "version", "date", "source"):
+        if values.get(key) is None:
+            raise InputError(f"{where}: '{key}' is missing")
+    try:
+        engine = msgspec.convert(values, Engine, strict=True)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {str(error).replace('`', '')}") from None
+    _check(engine, where)
+    return engine
+
+
+def _check(engine: Engine, where: str) -> None:
+    for key in ("decode_scale", "prefill_scale", "memory_utilisation"):
+        if getattr(engine, key) <= 0:
+            raise InputError(f"{where}: {key}: {getattr(engine, key)} must be above 0")
+    if engine.memory_utilisation > 1:
+        raise InputError(f"{where}: memory_utilisation: {engine.memory_utilisation} is above 1")
+    for key in ("host_time", "layer_time", "context_bytes"):
+        if getattr(engine, key) < 0:
+            raise InputError(f"{where}: {key} is negative")
+    if engine.block_size < 1:
+        raise InputError(f"{where}: block_size: {engine.block_size} must be at least 1")
+    if engine.batched_tokens is not None and engine.batched_tokens < 1:
+        raise InputError(f"{where}: batched_tokens: {engine.batched_tokens} must be at least 1")

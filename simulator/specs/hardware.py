@@ -1,0 +1,349 @@
+"""One device and its links, as data: every number in SI, with its source, date and confidence.
+
+A file holds one device, flat: `memory_bandwidth: {value: 2039 GB/s, source: datasheet}`. A number
+that nobody has published as a point is a range `{low, mid, high}`; the device then carries the mid
+value, and `at_ends` gives the favourable and the unfavourable device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from simulator.errors import InputError, nearest
+from simulator.specs.sourced import (
+    UNSOURCED,
+    Provenance,
+    Range,
+    Sourced,
+    check_keys,
+    parse_provenance,
+    parse_sourced,
+    parse_sources,
+    parse_word,
+)
+from simulator.specs.strict_yaml import load_yaml
+
+STATUSES = ("shipping", "retired", "cloud only", "announced", "hypothetical")
+MEMORY_CLASSES = ("hbm", "gddr", "lpddr", "ddr", "sram", "stacked")
+
+
+class Tier(msgspec.Struct, frozen=True, kw_only=True):
+    """A further memory of the device: SRAM, LPDDR behind the HBM, host memory over a link."""
+
+    name: str
+    capacity: float
+    bandwidth: float
+    provenance: Provenance
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a vendor announced, in its own words, with where and when."""
+
+    text: str
+    source: str
+    date: str
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """One device. Rates are per device, peaks dense, links one direction; all SI."""
+
+    name: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    vendor: str | None = None
+    architecture: str | None = None
+    form_factor: str | None = None
+    status: str = "shipping"
+    granularity: str | None = None
+    notes: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+    memory_type: str | None = None
+    memory_class: str | None = None
+    memory_bandwidth: float
+    memory_capacity: float
+    memory_capacity_marketing: float | None = None
+
+    peak_fp64: float | None = None
+    peak_fp32: float | None = None
+    peak_tf32: float | None = None
+    peak_fp16: float | None = None
+    peak_bf16: float | None = None
+    peak_fp8: float | None = None
+    peak_fp6: float | None = None
+    peak_fp4: float | None = None
+    peak_int8: float | None = None
+    peak_int4: float | None = None
+    peak_fp16_accumulate_fp16: float | None = None
+    vector_fp32: float | None = None
+    vector_bf16: float | None = None
+    sparse_marketing: str | None = None
+
+    units: float | None = None
+    unit_kind: str | None = None
+    clock: float | None = None
+    cache_capacity: float | None = None
+    cache_bandwidth: float | None = None
+    shared_memory: float | None = None
+    onchip_memory: float | None = None
+    onchip_bandwidth: float | None = None
+    tiers: tuple[Tier, ...] = ()
+
+    link: str | None = None
+    link_topology: str | None = None
+    link_bandwidth: float | None = None
+    link_latency: float | None = None
+    link_domain: float | None = None
+    bridge: str | None = None
+    bridge_bandwidth: float | None = None
+    bridge_domain: float | None = None
+    host_link: str | None = None
+    host_bandwidth: float | None = None
+    scale_out: str | None = None
+    scale_out_bandwidth: float | None = None
+    scale_out_latency: float | None = None
+
+    tdp: float | None = None
+    idle_power: float | None = None
+    memory_energy: float | None = None
+    compute_energy: float | None = None
+    link_energy: float | None = None
+    price: float | None = None
+    list_price: str | None = None
+
+    launch_time: float | None = None
+    kernel_floor: float | None = None
+    bandwidth_efficiency: float | None = None
+    compute_efficiency: float | None = None
+    layer_overhead: float | None = None
+    year: float | None = None
+
+    ranges: dict[str, Range] = {}
+    provenance: dict[str, Provenance] = {}
+    path: str | None = None
+
+    @classmethod
+    def load(cls, name: str | Path) -> Hardware:
+        """Device by catalogue name, alias or YAML path."""
+        from simulator.specs.catalogue import load_hardware
+
+        return load_hardware(str(name))
+
+    def replace(self, **fields: Any) -> Hardware:
+        """A copy with some fields set; a number may be an array.
+
+        A replaced number loses its range and its source: nobody published it.
+
+        A `Range` as the value makes the field a range with its mid value.
+        """
+        for key in fields:
+            if key not in self.__struct_fields__:
+                raise InputError(f"hardware '{self.name}': unknown field '{key}'"
+                                 f"{nearest(key, FIELDS)}")
+        ranges = {k: v for k, v in self.ranges.items() if k not in fields}
+        ranges |= {k: v for k, v in fields.items() if isinstance(v, Range)}
+        values = {k: v.mid if isinstance(v, Range) else v for k, v in fields.items()}
+        provenance = {k: UNSOURCED if k in fields else p for k, p in self.provenance.items()}
+        return msgspec.structs.replace(
+            self, **({"ranges": ranges, "provenance": provenance} | values))
+
+    def at_ends(self, favourable: bool, fields: Iterable[str] | None = None) -> Hardware:
+        """The device with its ranges (or those of `fields`) at the favourable or the other end.
+
+        A field without a range stays as it is.
+        """
+        ends = {}
+        for name in self.ranges if fields is None else fields:
+            if name not in QUANTITIES:
+                raise InputError(f"hardware '{self.name}': no number is called '{name}'"
+                                 f"{nearest(name, QUANTITIES)}")
+            if name not in self.ranges:
+                continue
+            end = self.ranges[name]
+            rising = name not in SMALLER_IS_FASTER
+            ends[name] = end.high if rising == favourable else end.low
+        return msgspec.structs.replace(self, **ends) if ends else self
+
+    @property
+    def timed_ranges(self) -> tuple[str, ...]:
+        """The ranges that move a time: all but capacity, power, energy and price."""
+        return tuple(n for n in self.ranges if n not in UNTIMED)
+
+    def peak(self, compute: str) -> tuple[float, str]:
+        """Dense peak [FLOP/s] for matrices at `compute`, and the precision that provides it.
+
+        A device without that precision works at the next wider one it has: fp8 operands on an
+        A100 are expanded and multiplied as bf16. One with narrower precisions only is taken to
+        slow down with the bits, and the name says so: `int8 / 2`.
+        """
+        if compute not in _WIDER:
+            raise InputError(f"hardware '{self.name}': no precision is called '{compute}'"
+                             f"{nearest(compute, _WIDER)}")
+        for name in _WIDER[compute]:
+            value = getattr(self, f"peak_{name}")
+            if value is not None:
+                return value, name
+        for name in _NARROWER:
+            value = getattr(self, f"peak_{name}")
+            if value is not None:
+                ratio = _BITS[compute] / _BITS[name]
+                return value / ratio, f"{name} / {ratio:g}"
+        raise InputError(f"hardware '{self.name}': no peak for {compute}; "
+                         f"add for example 'peak_bf16: 312 TFLOP/s'")
+
+    @property
+    def vector_peak(self) -> float:
+        """Peak of the vector units [FLOP/s]; without one known, the matrix peak (a ceiling)."""
+        for value in (self.vector_bf16, self.vector_fp32, self.peak_fp32):
+            if value is not None:
+                return value
+        return self.peak("bf16")[0]
+
+
+_WIDER: Final = {
+    "fp32": ("fp32", "tf32", "bf16", "fp16"),
+    "tf32": ("tf32", "fp32", "bf16", "fp16"),
+    "bf16": ("bf16", "fp16", "tf32", "fp32"),
+    "fp16": ("fp16", "bf16", "tf32", "fp32"),
+    "fp8": ("fp8", "bf16", "fp16", "tf32", "fp32"),
+    "fp6": ("fp6", "fp8", "bf16", "fp16", "tf32", "fp32"),
+    "fp4": ("fp4", "fp6", "fp8", "bf16", "fp16", "tf32", "fp32"),
+    "int8": ("int8", "bf16", "fp16", "tf32", "fp32"),
+}
+_NARROWER: Final = ("fp8", "int8", "fp6", "fp4", "int4")
+_BITS: Final = {"fp32": 32, "tf32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp6": 6,
+                "fp4": 4, "int4": 4}
+
+QUANTITIES: Final[dict[str, str]] = {
+    "memory_bandwidth": "bandwidth", "memory_capacity": "memory",
+    "memory_capacity_marketing": "memory",
+    **{f"peak_{p}": "compute" for p in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6",
+                                         "fp4", "int8", "int4", "fp16_accumulate_fp16")},
+    "vector_fp32": "compute", "vector_bf16": "compute",
+    "units": "count", "clock": "frequency", "cache_capacity": "memory",
+    "cache_bandwidth": "bandwidth", "shared_memory": "memory", "onchip_memory": "memory",
+    "onchip_bandwidth": "bandwidth",
+    "link_bandwidth": "bandwidth", "link_latency": "time", "link_domain": "count",
+    "bridge_bandwidth": "bandwidth", "bridge_domain": "count", "host_bandwidth": "bandwidth",
+    "scale_out_bandwidth": "bandwidth", "scale_out_latency": "time",
+    "tdp": "power", "idle_power": "power", "memory_energy": "energy_per_byte",
+    "compute_energy": "energy_per_flop", "link_energy": "energy_per_byte", "price": "price",
+    "launch_time": "time", "kernel_floor": "time", "bandwidth_efficiency": "fraction",
+    "compute_efficiency": "fraction", "layer_overhead": "time", "year": "count",
+}  # fmt: skip
+
+SMALLER_IS_FASTER: Final = frozenset(
+    {"link_latency", "scale_out_latency", "launch_time", "kernel_floor", "layer_overhead",
+     "tdp", "idle_power", "memory_energy", "compute_energy", "link_energy", "price"}
+)
+UNTIMED: Final = frozenset(
+    {"memory_capacity", "memory_capacity_marketing", "tdp", "idle_power", "memory_energy",
+     "compute_energy", "link_energy", "price", "year", "cache_capacity", "onchip_memory",
+     "shared_memory"}
+)
+_MAY_BE_ZERO: Final = frozenset({"link_latency", "scale_out_latency", "layer_overhead",
+                                 "launch_time", "kernel_floor", "idle_power", "price"})
+_TEXTS: Final = ("name", "title", "vendor", "architecture", "form_factor", "status", "granularity",
+                 "memory_type", "memory_class", "sparse_marketing", "unit_kind", "link",
+                 "link_topology", "bridge", "host_link", "scale_out", "list_price")
+_OTHER: Final = ("aliases", "sources", "notes", "claims", "tiers")
+FIELDS: Final = (*_TEXTS, *QUANTITIES, *_OTHER)
+
+
+def _text(data: dict[str, Any], key: str, where: str) -> str | None:
+    value = data.get(key)
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{where}: {key}: {value!r} is not text")
+    return value
+
+
+def _texts(data: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """A list of texts; a whole number counts as text, so that the alias 4090 needs no quotes."""
+    value = data.get(key) or []
+    if not isinstance(value, list) or not all(
+        isinstance(v, str | int) and not isinstance(v, bool) for v in value
+    ):
+        raise InputError(f"{where}: {key}: must be a list of texts")
+    return tuple(str(v) for v in value)
+
+
+def _mappings(data: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    value = data.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
+        raise InputError(f"{where}: {key}: must be a list of entries")
+    return value
+
+
+def _choice(value: str | None, choices: tuple[str, ...], key: str, where: str) -> str | None:
+    if value is not None and value not in choices:
+        raise InputError(f"{where}: {key}: unknown {key} '{value}'{nearest(value, choices)}")
+    return value
+
+
+def parse_hardware(data: dict[str, Any], where: str) -> Hardware:
+    """The device that a file's mapping describes; `where` names the file in messages."""
+    check_keys(data, FIELDS, where)
+    sources = parse_sources(data.get("sources"), f"{where}: sources")
+    for key in ("name", "memory_bandwidth", "memory_capacity"):
+        if data.get(key) in (None, ""):
+            raise InputError(f"{where}: '{key}' is missing")
+    numbers: dict[str, Sourced] = {
+        key: parse_sourced(data[key], dimension, sources, f"{where}: {key}",
+                           positive=key not in _MAY_BE_ZERO)
+        for key, dimension in QUANTITIES.items()
+        if data.get(key) is not None
+    }
+    if not any(k.startswith("peak_") for k in numbers):
+        raise InputError(f"{where}: no peak; add for example 'peak_bf16: 312 TFLOP/s' (dense)")
+    texts = {key: _text(data, key, where) for key in _TEXTS}
+    _choice(texts["status"], STATUSES, "status", where)
+    _choice(texts["memory_class"], MEMORY_CLASSES, "memory_class", where)
+    texts["title"] = texts["title"] or texts["name"]
+    texts["status"] = texts["status"] or "shipping"
+    hardware: Hardware = Hardware(
+        **texts,  # type: ignore[arg-type]
+        **{key: number.value for key, number in numbers.items()},  # type: ignore[arg-type]
+        aliases=_texts(data, "aliases", where),
+        notes=_texts(data, "notes", where),
+        claims=tuple(_parse_claim(c, f"{where}: claims") for c in _mappings(data, "claims", where)),
+        tiers=tuple(_parse_tier(t, sources, f"{where}: tiers")
+                    for t in _mappings(data, "tiers", where)),
+        ranges={key: number.range for key, number in numbers.items() if number.range is not None},
+        provenance={key: number.provenance for key, number in numbers.items()},
+        path=where,
+    )
+    return hardware
+
+
+def _parse_tier(data: dict[str, Any], sources: dict[str, Provenance], where: str) -> Tier:
+    check_keys(data, ("name", "capacity", "bandwidth", "source", "date", "confidence", "verified",
+                      "note"), where)
+    name = _text(data, "name", where) or "tier"
+    sizes = {key: parse_sourced(data.get(key), dimension, sources, f"{where}.{name}.{key}").value
+             for key, dimension in (("capacity", "memory"), ("bandwidth", "bandwidth"))}
+    provenance = parse_provenance(data, sources, f"{where}.{name}")
+    return Tier(name=name, capacity=sizes["capacity"], bandwidth=sizes["bandwidth"],
+                provenance=provenance)
+
+
+def _parse_claim(data: dict[str, Any], where: str) -> Claim:
+    check_keys(data, ("text", "source", "date"), where)
+    texts = {key: _text(data, key, where) for key in ("text", "source")}
+    texts["date"] = parse_word(data, "date", where)
+    if not all(texts.values()):
+        raise InputError(f"{where}: a claim has text, source and date")
+    return Claim(**texts)  # type: ignore[arg-type]
+
+
+def read_hardware(path: Path) -> Hardware:
+    """The device in a YAML file."""
+    return parse_hardware(load_yaml(path), str(path))
+
+
+def parse_inline(entry: dict[str, Any]) -> Hardware:
+    """A hypothetical device from a mapping in code, for studies: same keys as a file."""
+    return parse_hardware(entry, f"hardware '{entry.get('name', '?')}'")

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.deployment import Deployment, Parallelism, Workload
+    from simulator.deployment import Deployment, Workload
     from simulator.errors import InputError
     from simulator.request import Estimate, estimate
+    from simulator.sharding import Parallelism
     from simulator.specs.engine import Engine
     from simulator.specs.hardware import Hardware
     from simulator.specs.model import Model
@@ -22,7 +23,7 @@ _HOMES = {
     "Model": "simulator.specs.model",
     "Engine": "simulator.specs.engine",
     "Deployment": "simulator.deployment",
-    "Parallelism": "simulator.deployment",
+    "Parallelism": "simulator.sharding",
     "Workload": "simulator.deployment",
     "Estimate": "simulator.request",
     "estimate": "simulator.request",

@@ -7,30 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.arrays import Array
-from simulator.errors import InputError
 from simulator.formats import NumberFormat, compute_format, number_format
+from simulator.sharding import Parallelism, check_parallelism
 from simulator.specs.engine import Engine, load_engine
 from simulator.specs.hardware import Hardware
-from simulator.specs.model import Attention, Mla, Model, Moe
+from simulator.specs.model import Model
 
 # Roles that a weight format applies to; all other weights stay at 16 bits unless named.
 QUANTISED_ROLES = ("attention", "ffn", "experts", "shared_experts", "ssm")
-
-
-@dataclass(frozen=True)
-class Parallelism:
-    """Degrees. Devices = tp x pp x cp x dp; the ep ranks lie inside tp x dp."""
-
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    cp: int = 1
-    dp: int = 1
-
-    @property
-    def devices(self) -> int:
-        """Devices of the whole deployment."""
-        return self.tp * self.pp * self.cp * self.dp
 
 
 @dataclass(frozen=True)
@@ -74,6 +58,8 @@ class Deployment:
         check_parallelism(self.model, self.parallelism)
         compute_format(self.weight_format("attention"), self.activation_format)
         number_format(self.kv_format.name, "kv")
+        for role, name in self.formats.items():
+            number_format(name, f"formats.{role}")
 
     @property
     def activation_format(self) -> NumberFormat:
@@ -108,30 +94,4 @@ class Deployment:
         return self.parallelism.devices
 
 
-def check_parallelism(model: Model, p: Parallelism) -> None:
-    """Refuse degrees that the model does not allow, with the reason."""
-    for name in ("tp", "pp", "ep", "cp", "dp"):
-        degree = getattr(p, name)
-        if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-            raise InputError(f"{name}: {degree} is not a whole number of at least 1")
-    if p.pp > model.layer_count:
-        raise InputError(f"pp: {p.pp} stages for the {model.layer_count} layers of {model.name}")
-    if (p.tp * p.dp) % p.ep:
-        raise InputError(f"ep: {p.ep} does not divide tp x dp = {p.tp * p.dp}")
-    for group in model.layers:
-        mixer, ffn = group.mixer, group.ffn
-        if isinstance(mixer, Attention | Mla) and mixer.heads % p.tp:
-            raise InputError(f"tp: {p.tp} does not divide the {mixer.heads} heads of {model.name}"
-                             f" (valid: {_divisors(mixer.heads)})")
-        if isinstance(mixer, Attention) and mixer.kv_heads % p.tp and p.tp % mixer.kv_heads:
-            raise InputError(f"tp: {p.tp} neither divides nor is a multiple of the "
-                             f"{mixer.kv_heads} KV heads of {model.name}")
-        if isinstance(ffn, Moe) and ffn.experts % p.ep:
-            raise InputError(f"ep: {p.ep} does not divide the {ffn.experts} experts of {model.name}"
-                             f" (valid: {_divisors(ffn.experts)})")
-        if p.ep > 1 and not any(isinstance(g.ffn, Moe) for g in model.layers):
-            raise InputError(f"ep: {model.name} has no experts, so ep must be 1")
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(d) for d in range(1, min(number, 1024) + 1) if number % d == 0)
+__all__ = ["QUANTISED_ROLES", "Deployment", "Parallelism", "Workload", "check_parallelism"]

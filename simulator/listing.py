@@ -20,6 +20,7 @@ from simulator.parameters import (
     parameters_active_no_input_embedding,
     parameters_total,
 )
+from simulator.sharding import tensor_parallel_degrees
 from simulator.specs.catalogue import catalogue, load_hardware, load_model
 from simulator.specs.hardware import QUANTITIES, STATUSES, Hardware
 from simulator.specs.model import Attention, Dense, LayerGroup, Mla, Model, model_to_dict
@@ -218,6 +219,8 @@ def model_dict(m: Model) -> dict[str, Any]:
         "fixed_state_values": int(state),
         "fixed_state_bytes": int(state * VALUE_BYTES),
         "layer_groups": [_group_dict(m, g) for g in m.layers],
+        "tensor_parallel": [{"tp": t.tp, "valid": t.valid, "reason": t.reason}
+                            for t in tensor_parallel_degrees(m)],
         "spec": model_to_dict(m),
     }
 
@@ -310,6 +313,16 @@ def model_lines(rows: list[dict[str, Any]]) -> list[str]:
             "embeddings; KV at 2 bytes a value."]
 
 
+def _degree_lines(degrees: list[dict[str, Any]]) -> list[str]:
+    """Valid tensor-parallel degrees with what they replicate, and why the powers of two fail."""
+    lines = _wrapped("  tensor parallel: " + "; ".join(
+        f"{t['tp']}" + (f" ({t['reason']})" if t["reason"] else "") for t in degrees if t["valid"]))
+    for t in degrees:
+        if not t["valid"] and t["tp"] in (2, 4, 8, 16):
+            lines += _wrapped(f"  not {t['tp']}: {t['reason']}")
+    return lines
+
+
 def model_show_lines(m: Model) -> list[str]:
     """Counts, KV by layer kind, and where they come from."""
     d = model_dict(m)
@@ -337,6 +350,7 @@ def model_show_lines(m: Model) -> list[str]:
              f"{g['fixed_state_bytes']:,}") for g in d["layer_groups"]]
     lines += [f"  {line}" for line in table(
         ("layers", "mixer", "feed-forward", "KV B/token", "state B"), rows, 3)]
+    lines += ["", *_degree_lines(d["tensor_parallel"])]
     if source is not None:
         state = source.confidence + ("" if source.verified else ", unverified")
         lines += ["", *_wrapped(f"  source: {source.source} ({source.date or 'no date'}; {state})")]

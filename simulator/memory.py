@@ -10,20 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.allocation import (
+    KvPool,
+    allocated_bytes,
+    fixed_state_bytes,
+    ideal_bytes,
+    kv_bytes_per_token,
+    longest_context,
+    pool,
+    stage_share,
+)
 from simulator.arrays import Array
 from simulator.deployment import Deployment
-from simulator.kv_cache import mixer_kv_elements, mixer_state_elements
-from simulator.layers import Shares, attention_limits, kv_heads_per_rank
-from simulator.operations import ssm
+from simulator.layers import Shares
 from simulator.parameters import Tensor, model_tensors
-from simulator.specs.model import (
-    Attention,
-    Dense,
-    LayerGroup,
-    Mla,
-    Model,
-    Moe,
-)
+from simulator.specs.model import Attention, Dense, Mla, Model, Moe
 
 _SPLIT_BY_TP = frozenset({"attention", "ffn", "ssm", "shared_experts", "head", "embedding"})
 _REPLICATED = frozenset({"q_down", "kv_down", "indexer", "positions"})
@@ -38,6 +39,7 @@ class Memory:
     fixed_state        recurrent state of all sequences, part of kv and kv_ideal
     max_batch          sequences of the deployment at the asked lengths
     max_context        input + output at the asked batch, capped by the model's positions
+    pool               blocks, tokens and concurrency, as the engine's start-up log prints them
     """
 
     weights: Array
@@ -52,6 +54,7 @@ class Memory:
     fits: Array
     max_batch: Array
     max_context: Array
+    pool: KvPool
 
 
 def _tensor_share(d: Deployment, tensor: Tensor) -> float:
@@ -79,61 +82,7 @@ def weight_bytes(d: Deployment) -> Array:
             layers = layers + size
     if d.parallelism.pp == 1:
         return layers + edges["embedding"] + edges["head"]
-    share = -(-d.model.layer_count // d.parallelism.pp) / d.model.layer_count
-    return layers * share + np.maximum(edges["embedding"], edges["head"])
-
-
-def cached_values(d: Deployment, group: LayerGroup) -> float:
-    """Values a token caches in one layer of a group, on one rank; MLA's latent is replicated."""
-    mixer, values = group.mixer, mixer_kv_elements(group.mixer)
-    if isinstance(mixer, Attention):
-        return values * kv_heads_per_rank(mixer.kv_heads, d.parallelism.tp) / mixer.kv_heads
-    return values
-
-
-def state_bytes(d: Deployment, group: LayerGroup) -> float:
-    """Fixed state of one sequence in one layer of a group [bytes], on one rank."""
-    values = mixer_state_elements(group.mixer, d.model.hidden)
-    return values / d.parallelism.tp * ssm.STATE_BYTES
-
-
-def _kept(group: LayerGroup) -> float | None:
-    """Tokens of a group's cache at most: its window, but all of them under a sparse index."""
-    return None if isinstance(group.mixer, Mla) else attention_limits(group)
-
-
-def _layer_share(d: Deployment) -> float:
-    return -(-d.model.layer_count // d.parallelism.pp) / d.model.layer_count
-
-
-def kv_classes(d: Deployment) -> list[tuple[float | None, float]]:
-    """(window or None, bytes a token) of all layers that cache, grouped by window."""
-    classes: dict[float | None, float] = {}
-    scale = d.kv_format.bytes * _layer_share(d) / d.parallelism.cp
-    for group in d.model.layers:
-        size = cached_values(d, group) * group.count * scale
-        if size:
-            classes[_kept(group)] = classes.get(_kept(group), 0.0) + size
-    return sorted(classes.items(), key=lambda item: item[0] or float("inf"))
-
-
-def blocks(context: Array, block: int) -> Array:
-    """Tokens that whole blocks of `block` tokens hold for `context` tokens."""
-    return np.ceil(context / block) * block
-
-
-def kv_bytes_per_sequence(d: Deployment, context: Array, block: int = 1) -> Array:
-    """KV cache of one sequence of `context` tokens on one rank; `block` = 1 is the ideal."""
-    total: Array = 0.0 * context
-    for window, size in kv_classes(d):
-        kept = context if window is None else np.minimum(context, window)
-        total = total + size * blocks(kept, block)
-    return total
-
-
-def fixed_state_bytes(d: Deployment) -> float:
-    """Recurrent state of one sequence on one rank."""
-    return sum(state_bytes(d, g) * g.count for g in d.model.layers) * _layer_share(d)
+    return layers * stage_share(d) + np.maximum(edges["embedding"], edges["head"])
 
 
 def _widest(model: Model, tp: int) -> float:
@@ -172,9 +121,17 @@ def tokens_in_pass(d: Deployment, batch: Array, prompt: Array) -> Array:
     return tokens if limit is None else np.minimum(tokens, np.maximum(limit, batch))
 
 
-def reserved_bytes(d: Deployment, capacity: Array) -> Array:
-    """What the engine leaves to others, and its own context; the ideal engine reserves nothing."""
-    return capacity * (1.0 - d.engine.memory_utilisation) + d.engine.context_bytes
+def kv_room(d: Deployment, capacity: Array, weights: Array, activations: Array) -> Array:
+    """Bytes that the engine's policy leaves to the KV cache of one device; may be negative."""
+    share, context = d.engine.memory_fraction, d.engine.context_bytes
+    after = capacity - weights - activations - context
+    if d.engine.memory_policy == "total":
+        return after - (1.0 - share) * capacity
+    if d.engine.memory_policy == "static":
+        return np.minimum(share * capacity - weights, after)
+    if d.engine.memory_policy == "free":
+        return np.where(after > 0, share * after, after)
+    return after
 
 
 def per_replica(d: Deployment, batch: Array) -> Array:
@@ -182,21 +139,25 @@ def per_replica(d: Deployment, batch: Array) -> Array:
     return batch if d.parallelism.dp == 1 else np.ceil(batch / d.parallelism.dp)
 
 
+def activation_bytes(d: Deployment, local: Array, prompt: Array) -> Array:
+    """Activations of the largest pass and the logits of `local` sequences."""
+    return (activation_bytes_per_token(d) * tokens_in_pass(d, local, prompt)
+            + logits_bytes_per_sequence(d) * local)
+
+
 def memory(d: Deployment, batch: Array, prompt: Array, output: Array) -> Memory:
     """Memory of one device at the end of the request, when the context is prompt + output."""
     local, context = per_replica(d, batch), prompt + output
     capacity, weights, state = d.hardware.memory_capacity, weight_bytes(d), fixed_state_bytes(d)
-    ideal = local * (kv_bytes_per_sequence(d, context) + state)
-    allocated = local * (kv_bytes_per_sequence(d, context, d.engine.block_size) + state)
-    logits = logits_bytes_per_sequence(d)
-    activations = (activation_bytes_per_token(d) * tokens_in_pass(d, local, prompt)
-                   + logits * local)
-    reserved = reserved_bytes(d, capacity)
+    ideal = local * (ideal_bytes(d, context) + state)
+    allocated = local * (allocated_bytes(d, context) + state)
+    activations = activation_bytes(d, local, prompt)
+    room = kv_room(d, capacity, weights, activations)
+    reserved = capacity - weights - activations - room
     total = weights + allocated + activations + reserved
-    room = capacity - reserved - weights
     return Memory(
         weights=weights,
-        kv_per_token=sum(size for _, size in kv_classes(d)),
+        kv_per_token=kv_bytes_per_token(d),
         kv=allocated,
         kv_ideal=ideal,
         fixed_state=local * state,
@@ -204,55 +165,88 @@ def memory(d: Deployment, batch: Array, prompt: Array, output: Array) -> Memory:
         reserved=reserved,
         total=total,
         capacity=capacity,
-        fits=total <= capacity,
-        max_batch=_max_batch(d, room, prompt, context) * d.parallelism.dp,
-        max_context=_max_context(d, room, local, context, prompt),
+        fits=allocated <= room,
+        max_batch=_max_batch(d, capacity - weights, prompt, context) * d.parallelism.dp,
+        max_context=_max_context(d, capacity - weights, local, output),
+        pool=pool(d, room, context),
     )
 
 
+def _lines(d: Deployment, room: Array) -> list[tuple[Array, float, float]]:
+    """(bytes, factor of KV, factor of activations): KV and activations must stay below each line.
+
+    `room` is what the weights leave. They state `kv_room` again, solved for the KV cache.
+    """
+    share, context = d.engine.memory_fraction, d.engine.context_bytes
+    capacity = d.hardware.memory_capacity
+    if d.engine.memory_policy == "total":
+        return [(room - context - (1.0 - share) * capacity, 1.0, 1.0)]
+    if d.engine.memory_policy == "static":
+        return [(room - (1.0 - share) * capacity, 1.0, 0.0), (room - context, 1.0, 1.0)]
+    if d.engine.memory_policy == "free":
+        return [(room - context, 1.0 / share, 1.0)]
+    return [(room - context, 1.0, 1.0)]
+
+
 def _max_batch(d: Deployment, room: Array, prompt: Array, context: Array) -> Array:
-    """Largest batch whose KV, logits and activations fit in `room`.
+    """Largest batch of a replica whose KV cache and activations stay below every line.
 
-    Activations are a minimum of two lines in the batch, so their sum is one too, and the largest
-    batch is the larger of the two lines' answers.
+    Activations are the smaller of two lines in the batch, so what fits is the larger of the two
+    answers.
     """
-    each = (kv_bytes_per_sequence(d, context, d.engine.block_size) + fixed_state_bytes(d)
-            + logits_bytes_per_sequence(d))
-    per_token = activation_bytes_per_token(d)
-    unlimited = room / (each + per_token * prompt / d.parallelism.cp)
-    if d.engine.batched_tokens is None:
-        return np.maximum(np.floor(unlimited), 0.0)
-    budget = d.engine.batched_tokens
-    limited = np.minimum((room - per_token * budget) / each, budget)
-    beyond = room / (each + per_token)
-    limited = np.where(beyond > budget, beyond, limited)
-    return np.maximum(np.floor(np.maximum(unlimited, limited)), 0.0)
-
-
-def _max_context(d: Deployment, room: Array, local: Array, context: Array, prompt: Array) -> Array:
-    """Largest prompt + output at the asked batch; the output stays as asked.
-
-    KV is a concave piecewise-linear function of the context (windows), hence the minimum of its
-    lines: the largest context is the largest of the lines' answers.
-    """
-    block = d.engine.block_size
-    free = room - local * (fixed_state_bytes(d) + logits_bytes_per_sequence(d))
-    per_token, budget = activation_bytes_per_token(d), d.engine.batched_tokens
-    output = context - prompt
-    classes = kv_classes(d)
-    windows = sorted({w for w, _ in classes if w is not None})
-    best: Array = 0.0 * (free + local + context)
-    for full in [0.0, *windows]:
-        slope = local * sum(size for w, size in classes if w is None or w > full)
-        fixed = local * sum(size * blocks(w, block) for w, size in classes
-                            if w is not None and w <= full)
-        streaming = local * per_token / d.parallelism.cp
-        tries = [(free - fixed + streaming * output, slope + streaming)]
+    each = allocated_bytes(d, context) + fixed_state_bytes(d)
+    logits, token = logits_bytes_per_sequence(d), activation_bytes_per_token(d)
+    budget, best = d.engine.batched_tokens, None
+    for space, kv, act in _lines(d, room):
+        slope = kv * each + act * logits
+        found = space / (slope + act * token * prompt / d.parallelism.cp)
         if budget is not None:
-            tries.append((free - fixed - per_token * np.maximum(budget, local), slope))
-        for numerator, denominator in tries:
-            # A model without a growing cache (slope 0) has no limit but its positions.
-            rows = np.maximum(denominator, 1e-9)
-            best = np.maximum(best, np.where(numerator > 0, numerator / rows, 0.0))
-    longest = np.minimum(np.floor(best / block) * block, d.model.positions)
-    return np.maximum(longest, 0.0)
+            beyond = space / (slope + act * token)
+            below = np.minimum((space - act * token * budget) / slope, budget)
+            found = np.maximum(found, np.where(beyond > budget, beyond, below))
+        found = np.floor(np.maximum(found, 0.0))
+        best = found if best is None else np.minimum(best, found)
+    return best
+
+
+def _max_context(d: Deployment, room: Array, local: Array, output: Array) -> Array:
+    """Largest prompt + output of `local` sequences each; the output stays as asked.
+
+    The engine's largest pass is planned for, so activations are those of its token budget, or of
+    the positions of the model where it has none.
+    """
+    state, positions = fixed_state_bytes(d), float(d.model.positions)
+    longest: Array = None
+    for space, kv, act in _lines(d, room):
+        found = _context_below(d, space, kv, act, local, output, state)
+        longest = found if longest is None else np.minimum(longest, found)
+    return np.maximum(np.minimum(longest, positions), 0.0)
+
+
+def _context_below(d: Deployment, space: Array, kv: float, act: float, local: Array,
+                   output: Array, state: float) -> Array:
+    """Largest context below one line: at once where the pass is as large as the engine's budget."""
+    budget = d.engine.batched_tokens
+    if budget is None:
+        return _bisected(d, space, kv, act, local, output, state)
+    largest_pass = (activation_bytes_per_token(d) * np.maximum(budget, local)
+                    + logits_bytes_per_sequence(d) * local)
+    found = longest_context(d, (space - act * largest_pass) / (kv * local) - state)
+    short = (np.minimum(found, d.model.positions) - output) * local < budget
+    if not np.any(short):
+        return found
+    return np.where(short, _bisected(d, space, kv, act, local, output, state), found)
+
+
+def _bisected(d: Deployment, space: Array, kv: float, act: float, local: Array, output: Array,
+              state: float) -> Array:
+    """The same by bisection, where the activations grow with the prompt too."""
+    low: Array = 0.0 * (space + local + output)
+    high: Array = low + float(d.model.positions)
+    for _ in range(int(np.ceil(np.log2(d.model.positions))) + 1):
+        middle = np.ceil((low + high) / 2.0)
+        prompt = np.maximum(middle - output, 1.0)
+        cost = (kv * local * (allocated_bytes(d, middle) + state)
+                + act * activation_bytes(d, local, prompt))
+        low, high = np.where(cost <= space, middle, low), np.where(cost <= space, high, middle - 1)
+    return low

@@ -101,6 +101,13 @@ def memory_dict(e: Estimate) -> dict[str, Any]:
         "fits": bool(m.fits),
         "max_batch": whole(m.max_batch),
         "max_context": whole(m.max_context),
+        "kv_pool": {
+            "bytes": number(m.pool.bytes),
+            "block_size": m.pool.block_size,
+            "blocks": whole(m.pool.blocks),
+            "tokens": whole(m.pool.tokens),
+            "max_concurrency": number(m.pool.max_concurrency),
+        },
     }
     if capacity is not None:
         values["capacity_range_bytes"] = msgspec.to_builtins(capacity)

@@ -64,6 +64,10 @@ def memory_lines(e: Estimate) -> list[str]:
     lines.append(f"  KV {float(m.kv_per_token):,.0f} B a token{each}; max batch "
                  f"{m.max_batch:,.0f} at this length; max context {m.max_context:,.0f} at this "
                  "batch")
+    if m.fits and m.pool.blocks:
+        lines.append(f"  KV pool {format_memory(float(m.pool.bytes))}{each}: "
+                     f"{float(m.pool.tokens):,.0f} tokens in {float(m.pool.blocks):,.0f} blocks of "
+                     f"{m.pool.block_size}; {float(m.pool.max_concurrency):,.2f}x of this length")
     return lines
 
 

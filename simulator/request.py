@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from simulator import energy
+from simulator.allocation import KvPool
 from simulator.arrays import Array
 from simulator.cost import usd_per_million_tokens
 from simulator.deployment import Deployment, Workload
@@ -183,7 +184,7 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(first, msgspec.Struct):
         return msgspec.structs.replace(first, **{
             f: _joined([getattr(x, f) for x in parts]) for f in first.__struct_fields__})
-    if isinstance(first, Estimate | Phase | Memory):
+    if isinstance(first, Estimate | Phase | Memory | KvPool):
         return replace(first, **{
             f.name: _joined([getattr(x, f.name) for x in parts]) for f in fields(first)})
     if isinstance(first, np.ndarray) and first.ndim:

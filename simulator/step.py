@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from simulator.allocation import stage_share
 from simulator.arrays import Array
 from simulator.collectives import BY_NAME
 from simulator.deployment import Deployment
@@ -198,12 +199,6 @@ def _choose(times: Sequence[OperationTime]) -> list[OperationTime]:
                                       and t.ceiling == 0)]
 
 
-def _stage_share(d: Deployment) -> float:
-    """Share of the layers in the fullest pipeline stage."""
-    layers, stages = d.model.layer_count, d.parallelism.pp
-    return -(-layers // stages) / layers
-
-
 _EDGE = frozenset({"embedding", "embedding_up", "embedding_down", "final_norm", "lm_head",
                    "sampling"})
 
@@ -214,7 +209,7 @@ def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime]) ->
     host = d.engine.host_time + layers * d.engine.layer_time
     if hardware.layer_overhead is not None and not d.engine.ideal:
         host = host + layers * hardware.layer_overhead
-    share = _stage_share(d)
+    share = stage_share(d)
 
     def device(pick: Callable[[OperationTime], Array]) -> Array:
         if share == 1.0:

@@ -294,7 +294,16 @@ def test_model_type_by_architecture() -> None:
 
 
 def test_a_complete_llama_has_no_notes() -> None:
-    assert imported(LLAMA).notes == ()
+    told = imported(LLAMA, head_dim=64, attention_bias=False, mlp_bias=False)
+    assert told.notes == ()
+
+
+def test_every_missing_key_is_noted() -> None:
+    notes = "\n".join(imported(without(LLAMA, "tie_word_embeddings", "torch_dtype",
+                                       "max_position_embeddings")).notes)
+    for key in ("head_dim", "attention_bias", "mlp_bias", "tie_word_embeddings", "torch_dtype",
+                "max_position_embeddings"):
+        assert f"{key}: " in notes
 
 
 # Keys that lie.

@@ -26,21 +26,21 @@ def dense_beside_key(config: Config, index: int, layers: int) -> Moe | None:
 def qwen(config: Config, index: int, layers: int) -> Moe | None:
     """Qwen: sparse steps, dense exceptions, a gated shared expert given by its width."""
     dense_only = config.listed("mlp_only_layers") or ()
-    step = config.optional("decoder_sparse_step") or 1
+    step = config.integer("decoder_sparse_step", 1)
     if index in dense_only or (index + 1) % step:
         return None
-    shared = config.optional("shared_width", least=0) or 0
+    shared = config.integer("shared_width", 0, "no shared expert", least=0)
     return Moe(experts=config.integer("experts"), top_k=config.integer("top_k"),
                width=config.integer("expert_width"), shared_width=shared, shared_gate=shared > 0)
 
 
 def _after_dense(config: Config, index: int, layers: int) -> bool:
-    first = config.optional("first_k_dense_replace", least=0) or 0
+    first = config.integer("first_k_dense_replace", 0, least=0)
     pattern = config.data.get("moe_layer_freq")
     if isinstance(pattern, list):
         values = config.layer_list("moe_layer_freq", layers)
         return values is None or bool(values[index])
-    step = config.optional("moe_layer_freq") or 1
+    step = config.integer("moe_layer_freq", 1)
     return index >= first and index % step == 0
 
 
@@ -49,7 +49,7 @@ def deepseek(config: Config, index: int, layers: int) -> Moe | None:
     if not _after_dense(config, index, layers):
         return None
     width = config.integer("expert_width")
-    shared = config.optional("shared_experts", least=0) or 0
+    shared = config.integer("shared_experts", 0, "no shared expert", least=0)
     return Moe(experts=config.integer("experts"), top_k=config.integer("top_k"), width=width,
                shared_width=shared * width)
 
@@ -57,7 +57,7 @@ def deepseek(config: Config, index: int, layers: int) -> Moe | None:
 def llama4(config: Config, index: int, layers: int) -> Moe | None:
     """Llama 4: every n-th layer; experts and the shared expert have `intermediate_size`."""
     listed = config.listed("moe_layers")
-    step = config.optional("interleave_moe_layer_step") or 1
+    step = config.integer("interleave_moe_layer_step", 1)
     sparse = index in listed if listed else (index + 1) % step == 0
     if not sparse:
         return None
@@ -88,7 +88,7 @@ def jamba(config: Config, index: int, layers: int) -> Moe | None:
 
 def granite(config: Config, index: int, layers: int) -> Moe:
     """Granite MoE: as Mixtral, with an optional shared expert given by its width."""
-    shared = config.optional("shared_width", least=0) or 0
+    shared = config.integer("shared_width", 0, "no shared expert", least=0)
     return in_all_layers(config, index, layers).replace(  # type: ignore[no-any-return]
         shared_width=shared)
 
@@ -96,11 +96,11 @@ def granite(config: Config, index: int, layers: int) -> Moe:
 def ernie(config: Config, index: int, layers: int) -> Moe | None:
     """ERNIE 4.5: experts between two layer indices, at an interval."""
     start = config.integer("moe_layer_start_index", 0, least=0)
-    end = config.optional("moe_layer_end_index") or layers - 1
-    step = config.optional("moe_layer_interval") or 1
+    end = config.integer("moe_layer_end_index", layers - 1)
+    step = config.integer("moe_layer_interval", 1)
     if not start <= index <= end or (index + 1) % step:
         return None
     width = config.integer("expert_width")
-    shared = config.optional("shared_experts", least=0) or 0
+    shared = config.integer("shared_experts", 0, "no shared expert", least=0)
     return Moe(experts=config.integer("experts"), top_k=config.integer("top_k"), width=width,
                shared_width=shared * width)

@@ -231,13 +231,13 @@ _RECURRENT: dict[str, Family] = {
         "positions": 10485760}),
     "qwen3_next": Family(
         "Qwen3NextConfig", partial(recurrent.gated_delta_layers, traits=_QWEN_NEXT),
-        defaults=_LINEAR),
+        defaults=_LINEAR, mtp=latent.mtp_layers),
     "qwen3_5_text": Family(
         "Qwen3_5TextConfig", partial(recurrent.gated_delta_layers, traits=_QWEN_DENSE),
-        defaults=_LINEAR),
+        defaults=_LINEAR, mtp=latent.mtp_layers),
     "qwen3_5_moe_text": Family(
         "Qwen3_5MoeTextConfig", partial(recurrent.gated_delta_layers, traits=_QWEN_NEXT),
-        defaults=_LINEAR),
+        defaults=_LINEAR, mtp=latent.mtp_layers),
 }
 
 _TIED = {"tied": True}
@@ -334,6 +334,8 @@ REFUSED: dict[str, str] = {
     "rwkv": "RWKV time mixing has no mixer kind", "rwkv5": "RWKV time mixing has no mixer kind",
     "rwkv6": "RWKV time mixing has no mixer kind", "rwkv7": "RWKV time mixing has no mixer kind",
     "molmo": "custom code without a public configuration class to count against",
+    "gemma3n": "its alternating updates and learned residual blocks have no verified layout",
+    "recurrent_gemma": "its linear recurrent units have no mixer kind",
     "yuan": "its localised filtering attention has no mixer kind",
     "t5": "an encoder-decoder, not a decoder", "bart": "an encoder-decoder, not a decoder",
     "whisper": "an encoder-decoder, not a decoder", "bert": "an encoder, not a decoder",

@@ -234,8 +234,6 @@ def import_data(data: Mapping[str, Any], where: str, path: Path | None = None) -
     mtp = () if family.mtp is None else merge(list(family.mtp(config, layers)))
     if family.mtp is None and config.found("mtp"):
         config.note(f"{config.key('mtp')}: multi-token-prediction layers are not counted")
-    if config.found("tied") is None and "tied" not in family.defaults:
-        config.note(f"tie_word_embeddings: missing, false is the default of {family.origin}")
     head_bias = family.head_bias
     config.warn_unknown()
     fields: dict[str, Any] = {

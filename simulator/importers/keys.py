@@ -120,10 +120,14 @@ KNOWN = frozenset((*_MATTERS, *_IGNORED.split()))
 _SAME_PARTS = 0.78
 
 
+_FIRST = {key: keys[0] for keys in ALIASES.values() for key in keys}
+
+
 def nearest_known(key: str) -> str | None:
-    """The key that matters and that `key` seems to be a renamed copy of."""
-    extended = [k for k in _MATTERS if len(k) > 8 and (k in key or (key in k and len(key) > 8))]
-    if extended:
-        return max(extended, key=len)
+    """The key that matters and that `key` seems to be a renamed copy of, in its usual spelling."""
     close = difflib.get_close_matches(key, _MATTERS, 1, _SAME_PARTS)
-    return close[0] if close else None
+    extended = [k for k in _MATTERS if len(k) > 8 and (k in key or (key in k and len(key) > 8))]
+    if not close and not extended:
+        return None
+    found = close[0] if close else max(extended, key=len)
+    return _FIRST.get(found, found)

@@ -114,6 +114,8 @@ class Config:
         found = self.found(name)
         value = self._default(name) if found is None else found[1]
         if value is None:
+            key = ALIASES.get(name, (name,))[0]
+            self.note(f"{key}: missing, taken as {str(fallback).lower()}")
             return fallback
         if not isinstance(value, bool | int) or value not in (0, 1):
             raise InputError(f"{self.where}: {name}: {value!r} is not true or false")

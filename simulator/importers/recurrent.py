@@ -126,7 +126,7 @@ def _nemotron_block(config: Config, kind: str) -> LayerGroup:
         return LayerGroup(count=1, norms=1, ffn=Dense(
             width=config.integer("width"), gated=False, bias=config.flag("mlp_bias")))
     if kind == "moe":
-        shared = config.optional("shared_width", least=0) or 0
+        shared = config.integer("shared_width", 0, "no shared expert", least=0)
         return LayerGroup(count=1, norms=1, ffn=Moe(
             experts=config.integer("experts"), top_k=config.integer("top_k"),
             width=config.integer("expert_width"), gated=False, shared_width=shared,

@@ -130,6 +130,7 @@ def head_size(config: Config, heads: int) -> int:
     if hidden % heads:
         raise InputError(f"{config.where}: {config.key('hidden')}: {hidden} is not a multiple of "
                          f"the {heads} heads, and there is no head_dim")
+    config.note(f"head_dim: missing, taken as hidden / heads = {hidden // heads}")
     return hidden // heads
 
 

@@ -5,9 +5,10 @@ An engine file may inherit from another and then states only what differs.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,9 +28,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fused              residual adds and activations run inside their neighbours
     unfused_attention  scores are written to memory
     head_replicated    every tensor-parallel rank holds and streams the whole LM head
-    memory_utilisation share of the device's memory the engine may take
+    memory_policy      what `memory_fraction` is a share of: `total` (vLLM: all of the device's memory
+                       that the engine may take), `static` (SGLang: weights and KV alone), `free`
+                       (TensorRT-LLM: what weights and activations leave), `all` (no reserve)
     context_bytes      runtime context, graphs and communication buffers
-    block_size         tokens a KV block; 1 allocates exactly
+    kv_allocator       how KV memory is reserved, see simulator/allocation.py
+    block_size         tokens a KV block
     batched_tokens     largest number of tokens in one pass, which sizes the activations;
                        None: the whole prompt of the whole batch
     """
@@ -48,7 +52,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fused: bool = True
     unfused_attention: bool = False
     head_replicated: bool = False
-    memory_utilisation: float = 1.0
+    memory_policy: Literal["total", "static", "free", "all"] = "all"
+    memory_fraction: float = 1.0
+    kv_allocator: Literal["exact", "windowed", "uniform", "hybrid", "cells"] = "exact"
     context_bytes: float = 0.0
     block_size: int = 1
     batched_tokens: int | None = None
@@ -79,11 +85,11 @@ def engine_names() -> list[str]:
 def load_engine(name: str) -> Engine:
     """Engine by name or YAML path."""
     path = _FOLDER / f"{name.strip().lower()}.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):
         path = Path(name)
         if path.suffix.lower() not in (".yaml", ".yml"):
             raise InputError(f"unknown engine '{name}'{nearest(name, engine_names())}")
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise InputError(f"engine '{name}': no such file")
     return _read_engine(path, ())
 
@@ -99,7 +105,7 @@ def _read_engine(path: Path, above: tuple[str, ...]) -> Engine:
         if str(parent) in above or str(parent) == path.stem:
             raise InputError(f"{where}: inherits: '{parent}' inherits from itself")
         file = _FOLDER / f"{parent}.yaml"
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise InputError(f"{where}: inherits: unknown engine '{parent}'"
                              f"{nearest(str(parent), engine_names())}")
         base = msgspec.structs.asdict(_read_engine(file, (*above, path.stem)))
@@ -121,11 +127,11 @@ def _read_engine(path: Path, above: tuple[str, ...]) -> Engine:
 
 
 def _check(engine: Engine, where: str) -> None:
-    for key in ("decode_scale", "prefill_scale", "memory_utilisation"):
+    for key in ("decode_scale", "prefill_scale", "memory_fraction"):
         if getattr(engine, key) <= 0:
             raise InputError(f"{where}: {key}: {getattr(engine, key)} must be above 0")
-    if engine.memory_utilisation > 1:
-        raise InputError(f"{where}: memory_utilisation: {engine.memory_utilisation} is above 1")
+    if engine.memory_fraction > 1:
+        raise InputError(f"{where}: memory_fraction: {engine.memory_fraction} is above 1")
     for key in ("host_time", "layer_time", "context_bytes"):
         if getattr(engine, key) < 0:
             raise InputError(f"{where}: {key} is negative")

@@ -1,0 +1,221 @@
+"""How engines reserve KV memory: whole blocks, windows, groups of layers, and what their logs print.
+
+`ideal` is what the architecture needs. An allocator is what an engine reserves for it:
+exact     no blocks
+windowed  whole blocks, a window layer keeps its window
+uniform   whole blocks, every layer is charged as the largest one and for the whole context
+hybrid    vLLM's hybrid manager: layers of a kind form groups of equal size that share one pool of
+          pages; a window layer keeps its window and one block more, a recurrent layer one page
+cells     llama.cpp: a window layer keeps window + ubatch cells, all lengths padded to 256
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.arrays import Array
+from simulator.deployment import Deployment
+from simulator.kv_cache import mixer_kv_elements, mixer_state_elements
+from simulator.layers import attention_limits, kv_heads_per_rank
+from simulator.operations import ssm
+from simulator.specs.model import Attention, LayerGroup, Mla
+
+CELL_PADDING = 256
+
+
+@dataclass(frozen=True)
+class CacheClass:
+    """Layers of one rank that cache alike: their number, window, and bytes a token in one layer."""
+
+    layers: float
+    window: float | None
+    bytes_per_token: float
+
+
+@dataclass(frozen=True)
+class KvPool:
+    """What an engine's start-up log says about its KV pool, on one device."""
+
+    bytes: Array
+    block_size: int
+    blocks: Array
+    tokens: Array
+    max_concurrency: Array
+
+
+def cached_values(d: Deployment, group: LayerGroup) -> float:
+    """Values a token caches in one layer of a group, on one rank; MLA's latent is replicated."""
+    mixer, values = group.mixer, mixer_kv_elements(group.mixer)
+    if isinstance(mixer, Attention):
+        return values * kv_heads_per_rank(mixer.kv_heads, d.parallelism.tp) / mixer.kv_heads
+    return values
+
+
+def stage_share(d: Deployment) -> float:
+    """Share of the layers in the fullest pipeline stage."""
+    return -(-d.model.layer_count // d.parallelism.pp) / d.model.layer_count
+
+
+def window_of(group: LayerGroup) -> float | None:
+    """Tokens of a group's cache at most: its window; all of them under a sparse index."""
+    return None if isinstance(group.mixer, Mla) else attention_limits(group)
+
+
+def cache_classes(d: Deployment) -> list[CacheClass]:
+    """Layers that cache, merged by window and size, the smallest window first."""
+    scale = d.kv_format.bytes / d.parallelism.cp
+    merged: dict[tuple[float | None, float], float] = {}
+    for group in d.model.layers:
+        size = cached_values(d, group) * scale
+        if size:
+            key = (window_of(group), size)
+            merged[key] = merged.get(key, 0.0) + group.count * stage_share(d)
+    classes = [CacheClass(n, window, size) for (window, size), n in merged.items()]
+    return sorted(classes, key=lambda c: c.window or math.inf)
+
+
+def kv_bytes_per_token(d: Deployment) -> float:
+    """Growing part of the cache of one token on one rank, below every window."""
+    return sum(c.layers * c.bytes_per_token for c in cache_classes(d))
+
+
+def state_bytes_per_layer(d: Deployment, group: LayerGroup) -> float:
+    """Fixed state of one sequence in one layer of a group [bytes], on one rank."""
+    values = mixer_state_elements(group.mixer, d.model.hidden)
+    return values / d.parallelism.tp * ssm.STATE_BYTES
+
+
+def fixed_state_bytes(d: Deployment) -> float:
+    """Recurrent state of one sequence on one rank [bytes]."""
+    return sum(state_bytes_per_layer(d, g) * g.count for g in d.model.layers) * stage_share(d)
+
+
+def blocks(context: Array, block: float) -> Array:
+    """Tokens that whole blocks of `block` tokens hold for `context` tokens."""
+    return np.ceil(context / block) * block
+
+
+def ideal_bytes(d: Deployment, context: Array) -> Array:
+    """KV cache that the architecture needs for one sequence of `context` tokens on one rank."""
+    total: Array = 0.0 * context
+    for c in cache_classes(d):
+        kept = context if c.window is None else np.minimum(context, c.window)
+        total = total + c.layers * c.bytes_per_token * kept
+    return total
+
+
+def kept_tokens(d: Deployment, c: CacheClass, context: Array) -> Array:
+    """Tokens that the engine reserves in a layer of a class for one sequence."""
+    block, allocator = d.engine.block_size, d.engine.kv_allocator
+    if allocator == "exact":
+        return context if c.window is None else np.minimum(context, c.window)
+    if allocator == "cells":
+        cells = blocks(context, CELL_PADDING)
+        if c.window is None:
+            return cells
+        ubatch = d.engine.batched_tokens or 0
+        return np.minimum(cells, blocks(c.window + ubatch, CELL_PADDING))
+    whole = blocks(context, block)
+    if c.window is None or allocator == "uniform":
+        return whole
+    slack = block if allocator == "hybrid" else 0
+    return np.minimum(whole, blocks(c.window, block) + slack)
+
+
+def allocated_bytes(d: Deployment, context: Array) -> Array:
+    """KV cache that the engine reserves for one sequence of `context` tokens on one rank."""
+    classes = cache_classes(d)
+    largest = max((c.bytes_per_token for c in classes), default=0.0)
+    total: Array = 0.0 * context
+    for c in classes:
+        size = largest if d.engine.kv_allocator == "uniform" else c.bytes_per_token
+        total = total + c.layers * size * kept_tokens(d, c, context)
+    return total
+
+
+def longest_context(d: Deployment, room: Array) -> Array:
+    """Largest context whose cache the engine can reserve in `room` [bytes] for one sequence.
+
+    `allocated_bytes` rises in whole blocks (or cells) and is concave in them, so the answer on one
+    of its lines is the largest over the lines; a windowed class is a constant once it is full.
+    """
+    classes = cache_classes(d)
+    uniform = d.engine.kv_allocator == "uniform"
+    step = {"exact": 1, "cells": CELL_PADDING}.get(d.engine.kv_allocator, d.engine.block_size)
+    largest = max((c.bytes_per_token for c in classes), default=0.0)
+    sizes = [c.layers * (largest if uniform else c.bytes_per_token) for c in classes]
+    caps = [math.inf if c.window is None or uniform else float(kept_tokens(d, c, 1e15))
+            for c in classes]
+    best: Array = 0.0 * room
+    for full in [0.0, *sorted({cap for cap in caps if cap < math.inf})]:
+        slope = sum(s for s, cap in zip(sizes, caps, strict=True) if cap > full)
+        fixed = sum(s * cap for s, cap in zip(sizes, caps, strict=True) if cap <= full)
+        if slope == 0:
+            return np.where(room >= fixed, 1e15, best)
+        best = np.maximum(best, np.floor((room - fixed) / slope / step * (1 + 1e-15)) * step)
+    return np.maximum(best, 0.0)
+
+
+def _groups(d: Deployment) -> tuple[float, list[tuple[CacheClass | None, float]]]:
+    """(layers of a group, [(class or None for recurrent layers, groups)]) of the hybrid manager.
+
+    Layers of a kind are cut into groups of the size of the rarest kind, or of the commonest where
+    all kinds are nearly as common.
+    """
+    classes = cache_classes(d)
+    recurrent = sum(g.count for g in d.model.layers
+                    if mixer_state_elements(g.mixer, d.model.hidden)) * stage_share(d)
+    kinds: list[tuple[CacheClass | None, float]] = [(c, c.layers) for c in classes]
+    if recurrent:
+        kinds.append((None, recurrent))
+    counts = [n for _, n in kinds]
+    size = max(counts) if max(counts) < 1.25 * min(counts) else min(counts)
+    return size, [(c, math.ceil(n / size)) for c, n in kinds]
+
+
+def _page_tokens(d: Deployment) -> int:
+    """Tokens a block: with recurrent layers, as many as fill a page of the largest state."""
+    state = max((state_bytes_per_layer(d, g) for g in d.model.layers), default=0.0)
+    block = d.engine.block_size
+    if not state or not cache_classes(d):
+        return block
+    largest = max(c.bytes_per_token for c in cache_classes(d))
+    return int(math.ceil(state / largest / block) * block)
+
+
+def pool(d: Deployment, room: Array, context: Array) -> KvPool:
+    """Blocks, tokens and concurrency at `context` that `room` [bytes] of one device give.
+
+    Concurrency counts whole blocks of every sequence, as the engines' start-up logs do.
+    """
+    room = np.maximum(room, 0.0)
+    classes, block = cache_classes(d), d.engine.block_size
+    if d.engine.kv_allocator == "hybrid" and classes and len(_groups(d)[1]) > 1:
+        block = _page_tokens(d)
+        size, groups = _groups(d)
+        page = max(c.bytes_per_token for c in classes) * block * size
+        count = np.floor(room / page)
+        pages: Array = 0.0
+        for c, n in groups:
+            if c is None:
+                pages = pages + n
+                continue
+            most = np.ceil(context / block)
+            if c.window is not None:
+                reach = c.window - 1 + (d.engine.batched_tokens or 0)
+                most = np.ceil(np.minimum(reach, context) / block) + (reach < context)
+            pages = pages + n * most
+        tokens = np.floor(count / sum(n for _, n in groups)) * block
+        return KvPool(room, block, count, tokens, count / pages)
+    per_token = kv_bytes_per_token(d)
+    if d.engine.kv_allocator == "uniform" and classes:
+        per_token = max(c.bytes_per_token for c in classes) * sum(c.layers for c in classes)
+    if not per_token:
+        each = fixed_state_bytes(d)
+        return KvPool(room, block, 0.0 * room, 0.0 * room, room / max(each, 1.0))
+    count = np.floor(room / (per_token * block) * (1 + 1e-15))
+    each = allocated_bytes(d, context) + fixed_state_bytes(d)
+    return KvPool(room, block, count, count * block, count * block * per_token / each)

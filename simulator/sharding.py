@@ -1,0 +1,131 @@
+"""Which degrees of parallelism a model allows, and why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.errors import InputError
+from simulator.specs.model import (
+    Attention,
+    Dense,
+    GatedDelta,
+    LayerGroup,
+    Mamba,
+    Mamba2,
+    Mla,
+    Model,
+    Moe,
+)
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """Degrees. Devices = tp x pp x cp x dp; the ep ranks lie inside tp x dp."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    cp: int = 1
+    dp: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole deployment."""
+        return self.tp * self.pp * self.cp * self.dp
+
+
+@dataclass(frozen=True)
+class Degree:
+    """A tensor-parallel degree: `reason` says why not, or what it replicates; empty: all divides."""
+
+    tp: int
+    valid: bool
+    reason: str = ""
+
+
+def _undivided(group: LayerGroup, tp: int, ep: int) -> list[str]:
+    """What `tp` does not divide in a group of layers."""
+    m, f = group.mixer, group.ffn
+    parts: list[tuple[str, int]] = []
+    if isinstance(m, Attention | Mla):
+        parts.append(("heads", m.heads))
+    if isinstance(m, Mamba):
+        parts.append(("Mamba channels", m.inner))
+    if isinstance(m, Mamba2):
+        parts.append(("Mamba heads", m.heads))
+    if isinstance(m, GatedDelta):
+        parts += [("key heads of the linear attention", m.key_heads),
+                  ("value heads of the linear attention", m.value_heads)]
+    if isinstance(f, Dense):
+        parts.append(("columns of the MLP", f.width))
+    if isinstance(f, Moe):
+        if ep == 1:
+            parts.append(("columns of each expert", f.width))
+        parts += [(name, size) for name, size in (("columns of the shared experts", f.shared_width),
+                                                  ("columns of the MLP", f.dense_width)) if size]
+    return [f"does not divide the {size} {name}" for name, size in parts if size % tp]
+
+
+def _kv_heads(group: LayerGroup, tp: int) -> str:
+    """Why KV heads don't fit `tp`, for tp above them too."""
+    m = group.mixer
+    if isinstance(m, Attention) and m.kv_heads % tp and tp % m.kv_heads:
+        return f"neither divides nor is a multiple of the {m.kv_heads} KV heads"
+    return ""
+
+
+def _replicated(model: Model, tp: int) -> str:
+    for group in model.layers:
+        m = group.mixer
+        if isinstance(m, Attention) and tp > m.kv_heads:
+            return f"each of the {m.kv_heads} KV heads is held {tp // m.kv_heads} times"
+        if isinstance(m, Mla) and tp > 1:
+            return f"the latent KV cache is held {tp} times"
+    return ""
+
+
+def refusals(model: Model, tp: int, ep: int = 1) -> list[str]:
+    """Every reason why a model can't be split over `tp` ranks."""
+    found: list[str] = []
+    for group in model.layers:
+        found += _undivided(group, tp, ep)
+        kv = _kv_heads(group, tp)
+        found += [kv] if kv else []
+    return list(dict.fromkeys(found))
+
+
+def tensor_parallel_degrees(model: Model, most: int = 16) -> list[Degree]:
+    """Every degree up to `most`: valid or not, and why."""
+    degrees = []
+    for tp in range(1, most + 1):
+        reasons = refusals(model, tp)
+        degrees.append(Degree(tp, not reasons, "; ".join(reasons) or _replicated(model, tp)))
+    return degrees
+
+
+def _valid(model: Model, most: int) -> str:
+    return ", ".join(str(d.tp) for d in tensor_parallel_degrees(model, most) if d.valid)
+
+
+def check_parallelism(model: Model, p: Parallelism) -> None:
+    """Refuse degrees that the model does not allow, with the reason."""
+    for name in ("tp", "pp", "ep", "cp", "dp"):
+        degree = getattr(p, name)
+        if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
+            raise InputError(f"{name}: {degree} is not a whole number of at least 1")
+    if p.pp > model.layer_count:
+        raise InputError(f"pp: {p.pp} stages for the {model.layer_count} layers of {model.name}")
+    if (p.tp * p.dp) % p.ep:
+        raise InputError(f"ep: {p.ep} does not divide tp x dp = {p.tp * p.dp}")
+    experts = [g.ffn.experts for g in model.layers if isinstance(g.ffn, Moe)]
+    if p.ep > 1 and not experts:
+        raise InputError(f"ep: {model.name} has no experts, so ep must be 1")
+    for count in experts:
+        if count % p.ep:
+            valid = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+            raise InputError(f"ep: {p.ep} does not divide the {count} experts of {model.name} "
+                             f"(valid: {valid})")
+    reasons = refusals(model, p.tp, p.ep) if p.tp > 1 else []
+    if reasons:
+        raise InputError(f"tp: {p.tp} {reasons[0]} of {model.name} "
+                         f"(valid: {_valid(model, max(16, min(p.tp, 256)))})")

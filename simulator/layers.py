@@ -15,8 +15,10 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.deployment import Deployment
+from simulator.kv_cache import mixer_state_elements
 from simulator.operations import Operation, elementwise, gemm, gemm_flops, moe, ssm
 from simulator.operations import attention as att
+from simulator.parameters import norm_elements, small_elements
 from simulator.specs.model import (
     Attention,
     Dense,
@@ -156,8 +158,9 @@ def ssm_operations(d: Deployment, s: Mamba | Mamba2 | GatedDelta | ShortConv,
     extra: list[Operation] = []
     if isinstance(s, Mamba):
         wide, inner, state, conv = 2 * s.inner, s.inner, s.state, s.inner
+        steps = s.inner if s.dt_heads is None else s.dt_heads
         extra = [_gemm(d, "ssm_x", "ssm", T, s.inner / tp, s.dt_rank + 2 * s.state),
-                 _gemm(d, "ssm_dt", "ssm", T, s.dt_rank, s.inner / tp)]
+                 _gemm(d, "ssm_dt", "ssm", T, s.dt_rank, steps / tp)]
     elif isinstance(s, Mamba2):
         inner, state = s.heads * s.head_dim, s.state
         conv = inner + 2 * s.groups * s.state
@@ -168,7 +171,7 @@ def ssm_operations(d: Deployment, s: Mamba | Mamba2 | GatedDelta | ShortConv,
         wide = conv + inner + 2 * s.value_heads
     else:
         wide, inner, state, conv = 3 * hidden, hidden, 0, hidden
-    values = ssm.state_values(inner, state, conv, s.conv) / tp
+    values = mixer_state_elements(s, hidden) / tp
     scan = Operation(
         "scan", "ssm", "ssm", 1.0, ssm.scan_flops(T, inner / tp, max(state, s.conv)),
         kv=ssm.state_traffic(n, values), activations=D * T * (conv + 2 * inner) / tp,
@@ -200,13 +203,16 @@ def moe_operations(d: Deployment, f: Moe, T: Array) -> list[Operation]:
     w = d.weight_format("experts").bytes
     touched = moe.experts_touched(f.experts, f.top_k, tokens) / share.experts
     used = f.top_k / share.experts
-    operations = [_gemm(d, "router", "router", T, hidden, f.experts)]
+    bias = ((f.width * (matrices - 1) + inner) * d.weight_format("norm").bytes
+            if f.expert_bias else 0.0)
+    gate = 1 if f.shared_gate else 0
+    operations = [_gemm(d, "router", "router", T, hidden, f.experts + gate)]
     if f.latent is not None:
         operations.append(_gemm(d, "latent_down", "ffn", T, hidden, f.latent))
     operations.append(Operation(
         "experts", "moe", "moe", 1.0,
         moe.expert_flops(tokens, used, matrices, inner, width),
-        moe.expert_weight_bytes(touched, matrices, inner, width, w), 0.0,
+        moe.expert_weight_bytes(touched, matrices, inner, width, w) + touched * bias, 0.0,
         moe.expert_activation_bytes(tokens, used, matrices, inner, width, D),
         d.compute("experts")))
     if f.latent is not None:
@@ -242,10 +248,12 @@ def layer_operations(d: Deployment, group: LayerGroup,
     """Static operations of a group: all but the attention over the context."""
     T = sum_of(s.tokens for s in segments) / d.parallelism.cp
     D, hidden = d.activation_format.bytes, d.model.hidden
-    norm_weights = 2.0 * hidden if d.model.norm != "none" else 0.0
+    small = small_elements(d.model, group) * d.weight_format("norm").bytes
     norms, residuals = float(group.norms), float((group.mixer is not None) + (
         group.ffn is not None and not group.parallel))
-    operations = [elementwise("norm", norms, T * hidden, D, 4, 2, "norm", weights=norm_weights)]
+    operations = [elementwise("norm", norms, T * hidden, D, 4, 2, "norm", weights=small / norms)
+                  if norms else Operation("small_weights", "norm", "elementwise", 1.0,
+                                          weights=small, launches=0.0)]
     fused = d.engine.fused
     operations.append(elementwise("residual", residuals, T * hidden, D, 1, 2 if fused else 3,
                                   launches=0.0 if fused else 1.0))
@@ -380,8 +388,12 @@ def edge_operations(d: Deployment, segments: Sequence[Segment], rows: Array) -> 
     width = model.hidden if model.embedding_width is None else model.embedding_width
     split = 1 if d.engine.head_replicated else p.tp
     looked_up = T * width * d.weight_format("embedding").bytes
+    small = d.weight_format("norm").bytes
     operations = [Operation("embedding", "embedding", "elementwise", 1.0,
                             weights=looked_up, activations=T * width * D)]
+    if model.embedding_norm:
+        operations.append(elementwise("embedding_norm", 1.0, T * model.hidden, D, 4, 2, "norm",
+                                      weights=small * norm_elements(model, model.hidden)))
     if model.embedding_width is not None:
         operations += [_gemm(d, "embedding_up", "ffn", T, width, model.hidden),
                        _gemm(d, "embedding_down", "ffn", rows, model.hidden, width)]
@@ -392,9 +404,12 @@ def edge_operations(d: Deployment, segments: Sequence[Segment], rows: Array) -> 
     operations += _all_reduce(d, "embedding_all_reduce", T)
     if model.final_norm:
         operations.append(elementwise("final_norm", 1.0, rows * model.hidden, D, 4, 2, "norm",
-                                      weights=2.0 * model.hidden))
+                                      weights=small * norm_elements(model, model.hidden)))
     vocabulary = model.head_rows / split
     operations.append(_gemm(d, "lm_head", "head", rows, width, vocabulary))
+    if model.head_bias:
+        operations.append(elementwise("head_bias", 1.0, rows * vocabulary, D, 1, 0,
+                                      weights=small * vocabulary, launches=0.0))
     operations.append(elementwise("sampling", 1.0, rows * vocabulary, 4.0, 5, 2, "sampling"))
     if split > 1:
         operations.append(Operation(

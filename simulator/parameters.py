@@ -194,6 +194,17 @@ def group_tensors(model: Model, group: LayerGroup) -> list[Tensor]:
     return [Tensor(t.name, t.role, t.elements, count, t.active, t.streamed) for t in parts]
 
 
+def small_elements(model: Model, group: LayerGroup) -> float:
+    """Values of the norms, biases and other small tensors that one layer reads in every pass.
+
+    Biases of routed experts are left out: they are read with the experts that are touched.
+    """
+    parts = mixer_tensors(group.mixer, model.hidden)
+    parts += [(t.name, t.role, t.elements) for t in ffn_tensors(group.ffn, model.hidden)]
+    small = sum(e for name, role, e in parts if role == "norm" and name != "expert_bias")
+    return small + group.norms * norm_elements(model, model.hidden)
+
+
 def model_tensors(model: Model, mtp: bool = False) -> list[Tensor]:
     """Every tensor of the model; with `mtp` its multi-token-prediction layers too.
 

@@ -199,8 +199,8 @@ def _choose(times: Sequence[OperationTime]) -> list[OperationTime]:
                                       and t.ceiling == 0)]
 
 
-_EDGE = frozenset({"embedding", "embedding_up", "embedding_down", "final_norm", "lm_head",
-                   "sampling"})
+_EDGE = frozenset({"embedding", "embedding_norm", "embedding_up", "embedding_down", "final_norm",
+                   "lm_head", "head_bias", "sampling"})
 
 
 def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime]) -> PassTime:

@@ -340,6 +340,11 @@ def test_gpt2_width_null_is_four_times_hidden(width: int | None) -> None:
     assert ffn.width == (width or 3072)
 
 
+def test_grok_width_by_widening_factor() -> None:
+    data = without(load("grok-1"), "intermediate_size")
+    assert model_of(data, widening_factor=8).layers == model_of(load("grok-1")).layers
+
+
 def test_post_norm_opt_has_no_final_norm_and_narrow_embeddings() -> None:
     data = {**load("opt-6.7b"), "hidden_size": 1024, "num_attention_heads": 16, "ffn_dim": 4096,
             "num_hidden_layers": 24, "word_embed_proj_dim": 512, "do_layer_norm_before": False}
@@ -510,6 +515,12 @@ def test_dtype(key: str, dtype: str | None, weights: str) -> None:
 def test_refused_model_types_say_why(kind: str) -> None:
     with pytest.raises(InputError, match=f"'{kind}' is not supported") as error:
         imported(LLAMA, model_type=kind)
+    assert "\n" not in str(error.value)
+
+
+def test_control_characters_stay_on_one_line() -> None:
+    with pytest.raises(InputError) as error:
+        imported(LLAMA, model_type="a\nb")
     assert "\n" not in str(error.value)
 
 

@@ -71,7 +71,7 @@ def hunyuan(config: Config, index: int, layers: int) -> Moe | None:
     if experts is None or experts == 1:
         return None
     width = config.per_layer("expert_width", index, layers) or config.integer("width")
-    top_k = config.per_layer("top_k", index, layers) or 1
+    top_k = config.per_layer("top_k", index, layers) or config.integer("top_k")
     shared = config.per_layer("shared_experts", index, layers, least=0) or 0
     return Moe(experts=experts, top_k=top_k, width=width, shared_width=shared * width)
 
@@ -104,3 +104,14 @@ def ernie(config: Config, index: int, layers: int) -> Moe | None:
     shared = config.integer("shared_experts", 0, "no shared expert", least=0)
     return Moe(experts=config.integer("experts"), top_k=config.integer("top_k"), width=width,
                shared_width=shared * width)
+
+
+def grok(config: Config, index: int, layers: int) -> Moe:
+    """Grok-1: the original code gives a widening factor in place of a width."""
+    if config.found("width") or not config.found("widening_factor"):
+        return in_all_layers(config, index, layers)
+    factor = config.number("widening_factor", 8.0)
+    width = int(factor * config.integer("hidden")) * 2 // 3
+    width += -width % 8
+    config.note(f"intermediate_size: taken as two thirds of widening_factor x hidden = {width}")
+    return Moe(experts=config.integer("experts"), top_k=config.integer("top_k"), width=width)

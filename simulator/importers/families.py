@@ -181,7 +181,7 @@ _SPARSE: dict[str, Family] = {
     "hunyuan_v1_moe": _row("HunYuanMoEV1Config", Traits(
         qk_norm="head", qkv_bias="attention_bias", output_bias="attention_bias",
         experts=experts.hunyuan), positions=2048),
-    "grok-1": _row("Grok-1 run.py", Traits(norms=4, experts=experts.in_all_layers), tied=True,
+    "grok-1": _row("Grok-1 run.py", Traits(norms=4, experts=experts.grok), tied=True,
                    positions=8192),
     "llama4_text": Family(
         "Llama4TextConfig", mixed.llama4_layers,

@@ -157,7 +157,7 @@ def _linear_mixer(config: Config) -> GatedDelta:
 
 def gated_delta_layers(config: Config, traits: Traits) -> list[LayerGroup]:
     """Qwen3-Next and Qwen3.5: linear attention, every n-th layer full with an output gate."""
-    layers, interval = config.layers(), config.optional("full_attention_interval") or 4
+    layers, interval = config.layers(), config.integer("full_attention_interval", 4)
     gate = config.flag("attn_output_gate", True)
     groups = []
     for index in range(layers):

@@ -8,11 +8,6 @@ from simulator.arrays import Array
 STATE_BYTES = 4.0
 
 
-def state_values(width: Array, state: Array, conv_width: Array, conv: Array) -> Array:
-    """Values kept a sequence and layer: width x state, and columns of the short convolution."""
-    return width * state + conv_width * conv
-
-
 def scan_flops(tokens: Array, width: Array, state: Array) -> Array:
     """Decay, update and read-out of the state: 3 multiply-adds a state value and token."""
     return 6.0 * tokens * width * state

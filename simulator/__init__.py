@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from simulator.specs.engine import Engine
     from simulator.specs.hardware import Hardware
     from simulator.specs.model import Model
+    from simulator.sweep_grid import Grid
+    from simulator.sweeps import sweep, sweep_chunks
 
 __version__ = "0.1.0"
 
@@ -25,13 +27,16 @@ _HOMES = {
     "Deployment": "simulator.deployment",
     "Parallelism": "simulator.sharding",
     "Workload": "simulator.deployment",
+    "sweep": "simulator.sweeps",
+    "sweep_chunks": "simulator.sweeps",
+    "Grid": "simulator.sweep_grid",
     "Estimate": "simulator.request",
     "estimate": "simulator.request",
     "InputError": "simulator.errors",
 }
 
-__all__ = ["Deployment", "Engine", "Estimate", "Hardware", "InputError", "Model", "Parallelism",
-           "Workload", "__version__", "estimate"]
+__all__ = ["Deployment", "Engine", "Estimate", "Grid", "Hardware", "InputError", "Model",
+           "Parallelism", "Workload", "__version__", "estimate", "sweep", "sweep_chunks"]
 
 
 def __getattr__(name: str) -> Any:

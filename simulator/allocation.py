@@ -1,12 +1,14 @@
-"""How engines reserve KV memory: whole blocks, windows, groups of layers, and what their logs print.
+"""How engines reserve KV memory: blocks, windows, groups of layers, and what their logs print.
 
 `ideal` is what the architecture needs. An allocator is what an engine reserves for it:
 exact     no blocks
 windowed  whole blocks, a window layer keeps its window
 uniform   whole blocks, every layer is charged as the largest one and for the whole context
-hybrid    vLLM's hybrid manager: layers of a kind form groups of equal size that share one pool of
-          pages; a window layer keeps its window and one block more, a recurrent layer one page
-cells     llama.cpp: a window layer keeps window + ubatch cells, all lengths padded to 256
+hybrid    vLLM's hybrid manager (vllm/v1/core/kv_cache_utils.py, kv_cache_interface.py): layers of
+          a kind form groups of equal size that share one pool of pages; a window layer keeps its
+          window and one block more, a recurrent layer one page
+cells     llama.cpp (src/llama-kv-cache-iswa.cpp): a window layer keeps window + ubatch cells, all
+          lengths padded to 256
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.deployment import Deployment
-from simulator.kv_cache import mixer_kv_elements, mixer_state_elements
+from simulator.formats import number_format
+from simulator.kv_cache import mixer_convolution, mixer_kv_elements, mixer_state_elements
 from simulator.layers import attention_limits, kv_heads_per_rank
-from simulator.operations import ssm
 from simulator.specs.model import Attention, LayerGroup, Mla
 
 CELL_PADDING = 256
@@ -28,11 +30,15 @@ CELL_PADDING = 256
 
 @dataclass(frozen=True)
 class CacheClass:
-    """Layers of one rank that cache alike: their number, window, and bytes a token in one layer."""
+    """Layers of one rank that cache alike: their number, window, and bytes a token in one layer.
+
+    chunked   the window is a chunk: it starts where the chunk does, it doesn't slide
+    """
 
     layers: float
     window: float | None
     bytes_per_token: float
+    chunked: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,13 +73,15 @@ def window_of(group: LayerGroup) -> float | None:
 def cache_classes(d: Deployment) -> list[CacheClass]:
     """Layers that cache, merged by window and size, the smallest window first."""
     scale = d.kv_format.bytes / d.parallelism.cp
-    merged: dict[tuple[float | None, float], float] = {}
+    merged: dict[tuple[float | None, float, bool], float] = {}
     for group in d.model.layers:
         size = cached_values(d, group) * scale
         if size:
-            key = (window_of(group), size)
+            m = group.mixer
+            key = (window_of(group), size, isinstance(m, Attention) and m.chunk is not None)
             merged[key] = merged.get(key, 0.0) + group.count * stage_share(d)
-    classes = [CacheClass(n, window, size) for (window, size), n in merged.items()]
+    classes = [CacheClass(n, window, size, chunked)
+               for (window, size, chunked), n in merged.items()]
     return sorted(classes, key=lambda c: c.window or math.inf)
 
 
@@ -83,14 +91,31 @@ def kv_bytes_per_token(d: Deployment) -> float:
 
 
 def state_bytes_per_layer(d: Deployment, group: LayerGroup) -> float:
-    """Fixed state of one sequence in one layer of a group [bytes], on one rank."""
-    values = mixer_state_elements(group.mixer, d.model.hidden)
-    return values / d.parallelism.tp * ssm.STATE_BYTES
+    """Fixed state of one sequence in one layer of a group [bytes], on one rank.
+
+    The recurrent state is kept in the model's own format for it, else as the engine does it.
+    """
+    values, engine = mixer_state_elements(group.mixer, d.model.hidden), d.engine
+    width, columns, past = mixer_convolution(group.mixer, d.model.hidden)
+    kept = width * (past if engine.conv_columns == "past" else columns)
+    own = d.activation_format.name
+    state = d.model.state_format or (own if engine.state_format == "activations" else "fp32")
+    conv = own if engine.conv_format == "activations" else "fp32"
+    size = ((values - width * columns) * number_format(state).bytes
+            + kept * number_format(conv).bytes)
+    return size / d.parallelism.tp
 
 
 def fixed_state_bytes(d: Deployment) -> float:
     """Recurrent state of one sequence on one rank [bytes]."""
     return sum(state_bytes_per_layer(d, g) * g.count for g in d.model.layers) * stage_share(d)
+
+
+def block_of(d: Deployment) -> int:
+    """Tokens a block; the kernels of latent attention may ask for larger ones."""
+    latent = any(isinstance(g.mixer, Mla) for g in d.model.layers)
+    size = d.engine.mla_block_size if latent else None
+    return d.engine.block_size if size is None else size
 
 
 def blocks(context: Array, block: float) -> Array:
@@ -109,7 +134,7 @@ def ideal_bytes(d: Deployment, context: Array) -> Array:
 
 def kept_tokens(d: Deployment, c: CacheClass, context: Array) -> Array:
     """Tokens that the engine reserves in a layer of a class for one sequence."""
-    block, allocator = d.engine.block_size, d.engine.kv_allocator
+    block, allocator = block_of(d), d.engine.kv_allocator
     if allocator == "exact":
         return context if c.window is None else np.minimum(context, c.window)
     if allocator == "cells":
@@ -144,7 +169,7 @@ def longest_context(d: Deployment, room: Array) -> Array:
     """
     classes = cache_classes(d)
     uniform = d.engine.kv_allocator == "uniform"
-    step = {"exact": 1, "cells": CELL_PADDING}.get(d.engine.kv_allocator, d.engine.block_size)
+    step = {"exact": 1, "cells": CELL_PADDING}.get(d.engine.kv_allocator, block_of(d))
     largest = max((c.bytes_per_token for c in classes), default=0.0)
     sizes = [c.layers * (largest if uniform else c.bytes_per_token) for c in classes]
     caps = [math.inf if c.window is None or uniform else float(kept_tokens(d, c, 1e15))
@@ -172,18 +197,54 @@ def _groups(d: Deployment) -> tuple[float, list[tuple[CacheClass | None, float]]
     if recurrent:
         kinds.append((None, recurrent))
     counts = [n for _, n in kinds]
-    size = max(counts) if max(counts) < 1.25 * min(counts) else min(counts)
+    size = max(counts) if max(counts) < d.engine.group_padding * min(counts) else min(counts)
     return size, [(c, math.ceil(n / size)) for c, n in kinds]
 
 
 def _page_tokens(d: Deployment) -> int:
     """Tokens a block: with recurrent layers, as many as fill a page of the largest state."""
     state = max((state_bytes_per_layer(d, g) for g in d.model.layers), default=0.0)
-    block = d.engine.block_size
+    block = block_of(d)
     if not state or not cache_classes(d):
         return block
     largest = max(c.bytes_per_token for c in cache_classes(d))
     return int(math.ceil(state / largest / block) * block)
+
+
+def _most_pages(d: Deployment, c: CacheClass, block: int, context: Array) -> Array:
+    """Pages of one group that a sequence of `context` tokens holds at most.
+
+    While a prompt is computed in passes, a window layer holds its window but one and the tokens of
+    a pass; one page more, since a window may start inside a page.
+    """
+    if c.window is None:
+        return np.ceil(context / block)
+    step = d.engine.batched_tokens or 0
+    if c.chunked:
+        return np.ceil(np.minimum(c.window + step, context) / block)
+    return np.ceil(np.minimum(c.window - 1 + step, context) / block) + 1
+
+
+def _hybrid_pool(d: Deployment, room: Array, context: Array) -> KvPool:
+    """The pool that groups of layers share: pages of one size, a sequence's in each group."""
+    block, (size, groups) = _page_tokens(d), _groups(d)
+    largest = max(c.bytes_per_token for c in cache_classes(d))
+    count = np.floor(room / (largest * block * size) * (1 + 1e-15))
+    pages: Array = 0.0
+    for c, n in groups:
+        if c is None:
+            pages = pages + n
+            continue
+        # Layers that cache less a token fill the same page with more tokens, where it divides.
+        times = largest / c.bytes_per_token
+        pages = pages + n * _most_pages(d, c, block * int(times) if times % 1 == 0 else block,
+                                        context)
+    concurrency = count / pages
+    if d.engine.log_tokens == "concurrency":
+        tokens = np.floor(concurrency * context)
+    else:
+        tokens = np.floor(count / sum(n for _, n in groups)) * block
+    return KvPool(room, block, count, tokens, concurrency)
 
 
 def pool(d: Deployment, room: Array, context: Array) -> KvPool:
@@ -192,24 +253,9 @@ def pool(d: Deployment, room: Array, context: Array) -> KvPool:
     Concurrency counts whole blocks of every sequence, as the engines' start-up logs do.
     """
     room = np.maximum(room, 0.0)
-    classes, block = cache_classes(d), d.engine.block_size
+    classes, block = cache_classes(d), block_of(d)
     if d.engine.kv_allocator == "hybrid" and classes and len(_groups(d)[1]) > 1:
-        block = _page_tokens(d)
-        size, groups = _groups(d)
-        page = max(c.bytes_per_token for c in classes) * block * size
-        count = np.floor(room / page)
-        pages: Array = 0.0
-        for c, n in groups:
-            if c is None:
-                pages = pages + n
-                continue
-            most = np.ceil(context / block)
-            if c.window is not None:
-                reach = c.window - 1 + (d.engine.batched_tokens or 0)
-                most = np.ceil(np.minimum(reach, context) / block) + (reach < context)
-            pages = pages + n * most
-        tokens = np.floor(count / sum(n for _, n in groups)) * block
-        return KvPool(room, block, count, tokens, count / pages)
+        return _hybrid_pool(d, room, context)
     per_token = kv_bytes_per_token(d)
     if d.engine.kv_allocator == "uniform" and classes:
         per_token = max(c.bytes_per_token for c in classes) * sum(c.layers for c in classes)

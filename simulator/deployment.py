@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.arrays import Array
+from simulator.errors import InputError, nearest
 from simulator.formats import NumberFormat, compute_format, number_format
 from simulator.sharding import Parallelism, check_parallelism
 from simulator.specs.engine import Engine, load_engine
 from simulator.specs.hardware import Hardware
-from simulator.specs.model import Model
+from simulator.specs.model import FORMAT_CLASSES, Model
 
 # Roles that a weight format applies to; all other weights stay at 16 bits unless named.
 QUANTISED_ROLES = ("attention", "ffn", "experts", "shared_experts", "ssm")
+# Roles that may have a format of their own.
+FORMAT_ROLES = tuple(c for c in FORMAT_CLASSES if c != "weights")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Deployment:
     activations: str = "bf16"
     kv: str | None = None
     formats: Mapping[str, str] = field(default_factory=dict)
-    parallelism: Parallelism = Parallelism()
+    parallelism: Parallelism = field(default_factory=Parallelism)
     prefix_hit: Array = 0.0
 
     @classmethod
@@ -55,7 +58,11 @@ class Deployment:
         return replace(self, **fields)
 
     def __post_init__(self) -> None:
-        check_parallelism(self.model, self.parallelism)
+        for role in self.formats:
+            if role not in FORMAT_ROLES:
+                raise InputError(f"formats: unknown role '{role}'{nearest(role, FORMAT_ROLES)}")
+        check_parallelism(self.model, self.parallelism,
+                          {role: self.weight_format(role).name for role in QUANTISED_ROLES})
         compute_format(self.weight_format("attention"), self.activation_format)
         number_format(self.kv_format.name, "kv")
         for role, name in self.formats.items():
@@ -69,7 +76,8 @@ class Deployment:
     @property
     def kv_format(self) -> NumberFormat:
         """Format of the KV cache: as asked, else the model's own, else that of activations."""
-        return number_format(self.kv or self.model.kv_format or self.activations, "kv")
+        return number_format(self.model.kv_format or self.activations if self.kv is None else self.kv,
+                             "kv")
 
     def weight_format(self, role: str) -> NumberFormat:
         """Format of the weights of a role."""
@@ -77,9 +85,9 @@ class Deployment:
             return number_format(self.formats[role], f"formats.{role}")
         native = self.model.formats
         asked = self.weights
-        default = number_format(asked or native.get("weights", "bf16"), "weights")
+        default = number_format(native.get("weights", "bf16") if asked is None else asked, "weights")
         if role in QUANTISED_ROLES:
-            return default if asked else number_format(native.get(role, default.name))
+            return number_format(native.get(role, default.name)) if asked is None else default
         if role in native:
             return number_format(native[role])
         return default if default.name in ("fp32", "fp16", "bf16") else number_format("bf16")
@@ -94,4 +102,5 @@ class Deployment:
         return self.parallelism.devices
 
 
-__all__ = ["QUANTISED_ROLES", "Deployment", "Parallelism", "Workload", "check_parallelism"]
+__all__ = ["FORMAT_ROLES", "QUANTISED_ROLES", "Deployment", "Parallelism", "Workload",
+           "check_parallelism"]

@@ -31,6 +31,6 @@ def known(hardware: Hardware) -> bool:
 
 def pass_energy(hardware: Hardware, Q: Array, F: Array, wire: Array, t: Array) -> Array:
     """Energy [J] of one device in a pass of t [s]; call only where `known`."""
-    dynamic = dynamic_energy(Q, F, wire, hardware.memory_energy, hardware.compute_energy,
-                             hardware.link_energy or 0.0)
+    link = 0.0 if hardware.link_energy is None else hardware.link_energy
+    dynamic = dynamic_energy(Q, F, wire, hardware.memory_energy, hardware.compute_energy, link)
     return device_energy(dynamic, t, hardware.idle_power, hardware.tdp)

@@ -82,6 +82,22 @@ def mixer_state_elements(mixer: Mixer | None, hidden: float) -> float:
     return 0.0
 
 
+def mixer_convolution(mixer: Mixer | None, hidden: float) -> tuple[float, int, int]:
+    """(values of a column, columns in `mixer_state_elements`, columns before the newest)."""
+    if isinstance(mixer, Mamba):
+        columns = mixer.conv if mixer.dt_heads is None else mixer.conv - 1
+        return float(mixer.inner), columns, mixer.conv - 1
+    if isinstance(mixer, Mamba2):
+        width = mixer.heads * mixer.head_dim + 2 * mixer.groups * mixer.state
+        return float(width), mixer.conv, mixer.conv - 1
+    if isinstance(mixer, GatedDelta):
+        width = 2 * mixer.key_heads * mixer.key_dim + mixer.value_heads * mixer.value_dim
+        return float(width), mixer.conv, mixer.conv - 1
+    if isinstance(mixer, ShortConv):
+        return float(hidden), mixer.conv, mixer.conv - 1
+    return 0.0, 0, 0
+
+
 def fixed_state_elements(model: Model) -> float:
     """Values of fixed state that one sequence keeps, whatever its length."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -295,22 +296,28 @@ def _count(text: str | None, flag: str, default: float) -> float:
     units = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
     scale = units.get(text[-1:].lower(), 1.0)
     try:
-        return float(text[:-1] if scale != 1.0 else text) * scale
+        count = float(text[:-1] if scale != 1.0 else text) * scale
     except ValueError:
-        raise InputError(f"{flag}: '{text}' is not a number of parameters, write 7e9 or 7B"
-                         ) from None
+        count = math.nan
+    if not math.isfinite(count):
+        raise InputError(f"{flag}: '{text}' is not a number of parameters, write 7e9 or 7B")
+    return count
 
 
 def model_lines(rows: list[dict[str, Any]]) -> list[str]:
     """The list as a table."""
     body = [(
-        row["name"], row["family"] or "-", f"{row['parameters_total'] / 1e9:,.2f} B",
-        f"{row['parameters_active'] / 1e9:,.2f} B", str(row["layers"]), f"{row['positions']:,}",
+        row["name"], row["family"] or "-", f"{row['parameters_total'] / 1e9:,.2f}B",
+        f"{row['parameters_active'] / 1e9:,.2f}B", str(row["layers"]), _tokens(row["positions"]),
         f"{row['kv_bytes_per_token']:,}", row["weights"]) for row in rows]
-    head = ("name", "family", "parameters", "active", "layers", "positions", "KV B/token",
-            "weights")
+    head = ("name", "family", "total", "active", "layers", "context", "KV/token", "weights")
     return [*table(head, body, 2), "", f"{len(rows)} models. Text part only; active counts both "
-            "embeddings; KV at 2 bytes a value."]
+            "embeddings; KV [bytes] at 2 bytes a value."]
+
+
+def _tokens(count: int) -> str:
+    """`131072` -> `128k`."""
+    return f"{count // 1024:,}k" if count % 1024 == 0 else f"{count:,}"
 
 
 def _degree_lines(degrees: list[dict[str, Any]]) -> list[str]:
@@ -349,7 +356,7 @@ def model_show_lines(m: Model) -> list[str]:
     rows = [(f"{g['count']}", g["mixer"], g["ffn"], f"{g['kv_bytes_per_token']:,}",
              f"{g['fixed_state_bytes']:,}") for g in d["layer_groups"]]
     lines += [f"  {line}" for line in table(
-        ("layers", "mixer", "feed-forward", "KV B/token", "state B"), rows, 3)]
+        ("layers", "mixer", "feed-forward", "KV/token", "state B"), rows, 3)]
     lines += ["", *_degree_lines(d["tensor_parallel"])]
     if source is not None:
         state = source.confidence + ("" if source.verified else ", unverified")

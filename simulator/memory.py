@@ -172,6 +172,44 @@ def memory(d: Deployment, batch: Array, prompt: Array, output: Array) -> Memory:
     )
 
 
+@dataclass(frozen=True)
+class GivenKv:
+    """What a known KV room of one device holds, as its engine's log says it.
+
+    context             input + output, for which the pool's concurrency stands
+    kv_per_token        growing part of the KV cache a token and sequence
+    sequence, ideal     bytes of one sequence at the context: allocated, and the architecture's need
+    left                what the weights leave of the device
+    possible            whether the room is in it
+    enough              whether the asked batch is in the room
+    """
+
+    pool: KvPool
+    context: Array
+    kv_per_token: Array
+    sequence: Array
+    ideal: Array
+    left: Array
+    possible: Array
+    enough: Array
+
+
+def given_kv(d: Deployment, room: Array, batch: Array, context: Array) -> GivenKv:
+    """Tokens, blocks and concurrency of `room` [bytes] for KV on each device."""
+    state, found = fixed_state_bytes(d), pool(d, room, context)
+    left = d.hardware.memory_capacity - weight_bytes(d)
+    return GivenKv(
+        pool=found,
+        context=context,
+        kv_per_token=kv_bytes_per_token(d),
+        sequence=allocated_bytes(d, context) + state,
+        ideal=ideal_bytes(d, context) + state,
+        left=left,
+        possible=room <= left,
+        enough=found.max_concurrency >= per_replica(d, batch),
+    )
+
+
 def _lines(d: Deployment, room: Array) -> list[tuple[Array, float, float]]:
     """(bytes, factor of KV, factor of activations): KV and activations must stay below each line.
 
@@ -234,6 +272,12 @@ def _context_below(d: Deployment, space: Array, kv: float, act: float, local: Ar
     found = longest_context(d, (space - act * largest_pass) / (kv * local) - state)
     short = (np.minimum(found, d.model.positions) - output) * local < budget
     if not np.any(short):
+        return found
+    if np.ndim(short) == 1:
+        rows = np.flatnonzero(short)
+        few = [v[rows] if np.ndim(v) else v for v in (space, local, output)]
+        found = found + np.zeros(len(short))
+        found[rows] = _bisected(d, few[0], kv, act, few[1], few[2], state)
         return found
     return np.where(short, _bisected(d, space, kv, act, local, output, state), found)
 

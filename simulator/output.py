@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from simulator.allocation import KvPool
+from simulator.memory import GivenKv
 from simulator.request import Cause, Estimate, Figure, Phase
 from simulator.step import OperationTime
 
@@ -84,6 +86,30 @@ def _no_decode() -> dict[str, Any]:
     return empty | {"operations": []}
 
 
+def kv_pool_dict(pool: KvPool) -> dict[str, Any]:
+    """The KV pool of one device."""
+    return {
+        "bytes": number(pool.bytes),
+        "block_size": pool.block_size,
+        "blocks": whole(pool.blocks),
+        "tokens": whole(pool.tokens),
+        "max_concurrency": number(pool.max_concurrency),
+    }
+
+
+def given_kv_dict(g: GivenKv) -> dict[str, Any]:
+    """What a given KV room holds, of one device; bytes of a sequence ideal and allocated."""
+    return kv_pool_dict(g.pool) | {
+        "context": whole(g.context),
+        "kv_bytes_per_token": number(g.kv_per_token),
+        "sequence_bytes": number(g.sequence),
+        "sequence_bytes_ideal": number(g.ideal),
+        "left_by_weights_bytes": number(g.left),
+        "possible": bool(g.possible),
+        "enough": bool(g.enough),
+    }
+
+
 def memory_dict(e: Estimate) -> dict[str, Any]:
     """Sizes [bytes] of one device, the fullest rank; max_batch is for the deployment."""
     m = e.memory
@@ -101,13 +127,7 @@ def memory_dict(e: Estimate) -> dict[str, Any]:
         "fits": bool(m.fits),
         "max_batch": whole(m.max_batch),
         "max_context": whole(m.max_context),
-        "kv_pool": {
-            "bytes": number(m.pool.bytes),
-            "block_size": m.pool.block_size,
-            "blocks": whole(m.pool.blocks),
-            "tokens": whole(m.pool.tokens),
-            "max_concurrency": number(m.pool.max_concurrency),
-        },
+        "kv_pool": kv_pool_dict(m.pool),
     }
     if capacity is not None:
         values["capacity_range_bytes"] = msgspec.to_builtins(capacity)
@@ -156,6 +176,7 @@ def identity(e: Estimate) -> dict[str, Any]:
             "activations": d.activation_format.name,
             "kv": d.kv_format.name,
             "compute": e.prefill.peak_format,
+            "exceptions": dict(d.formats),
         },
         "workload": {"batch": whole(w.batch), "input": whole(w.input), "output": whole(w.output),
                      "prefix_hit": number(d.prefix_hit)},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.advice import Change, Improvement
-from simulator.memory import Memory
+from simulator.memory import GivenKv, Memory
 from simulator.memory import memory as memory_of
 from simulator.request import Cause, Estimate, Figure, Phase
 from simulator.units import (
@@ -34,6 +34,8 @@ def title(e: Estimate) -> list[str]:
     mark = f" [{status}: not a specification]" if status in ("announced", "hypothetical") else ""
     formats = (f"weights {d.weight_format('ffn').name}, activations {d.activation_format.name}, "
                f"KV {d.kv_format.name}, computes in {e.prefill.peak_format}")
+    if d.formats:
+        formats += ", but " + ", ".join(f"{role} {name}" for role, name in d.formats.items())
     hit = f", prefix hit {float(d.prefix_hit):.0%}" if d.prefix_hit else ""
     return [
         *wrap(f"{d.model.title or d.model.name} on {devices}{d.hardware.title}{mark}, "
@@ -61,14 +63,38 @@ def memory_lines(e: Estimate) -> list[str]:
         f"  weights {format_memory(float(m.weights))} + KV {format_memory(float(m.kv))} allocated "
         f"({format_memory(float(m.kv_ideal))} ideal){state} + activations "
         f"{format_memory(float(m.activations))} + reserve {format_memory(float(m.reserved))}", "  ")
-    lines.append(f"  KV {float(m.kv_per_token):,.0f} B a token{each}; max batch "
-                 f"{m.max_batch:,.0f} at this length; max context {m.max_context:,.0f} at this "
-                 "batch")
+    lines += wrap(f"  KV {float(m.kv_per_token):,.0f} B a token{each}; max batch "
+                  f"{m.max_batch:,.0f} at this length; max context {m.max_context:,.0f} at this "
+                  "batch", "  ")
     if m.fits and m.pool.blocks:
-        lines.append(f"  KV pool {format_memory(float(m.pool.bytes))}{each}: "
-                     f"{float(m.pool.tokens):,.0f} tokens in {float(m.pool.blocks):,.0f} blocks of "
-                     f"{m.pool.block_size}; {float(m.pool.max_concurrency):,.2f}x of this length")
+        lines += wrap(f"  KV pool {format_memory(float(m.pool.bytes))}{each}: "
+                      f"{float(m.pool.tokens):,.0f} tokens in {float(m.pool.blocks):,.0f} blocks of "
+                      f"{m.pool.block_size}; {float(m.pool.max_concurrency):,.2f}x of this length",
+                      "  ")
     return lines
+
+
+def given_kv_lines(e: Estimate, g: GivenKv) -> list[str]:
+    """What a given KV room holds, in the words of the engine's start-up log."""
+    each = " on each device" if e.deployment.devices > 1 else ""
+    room, batch = format_memory(float(g.pool.bytes)), float(e.workload.batch)
+    context, held = float(g.context), float(g.pool.max_concurrency)
+    if not g.possible:
+        verdict = (f"DOES NOT FIT{each}: the weights leave {format_memory(float(g.left))}, so "
+                   f"{room} for KV are impossible")
+    else:
+        word = "FITS" if g.enough else "DOES NOT FIT"
+        many = "sequence" if batch == 1 else "sequences"
+        verdict = f"{word}{each}: {batch:,.0f} {many} of {context:,.0f} tokens in {room} of KV"
+    return [
+        *wrap(verdict, "  "),
+        *wrap(f"  KV memory {room} as given{each}: {float(g.pool.tokens):,.0f} tokens in "
+              f"{float(g.pool.blocks):,.0f} blocks of {g.pool.block_size}; concurrency "
+              f"{held:,.2f}x of {context:,.0f} tokens", "  "),
+        *wrap(f"  KV {float(g.kv_per_token):,.0f} B a token{each}; one sequence "
+              f"{format_memory(float(g.sequence))} allocated ({format_memory(float(g.ideal))} "
+              "ideal)", "  "),
+    ]
 
 
 def _capacity_range(e: Estimate) -> str:

@@ -19,10 +19,12 @@ from simulator.arrays import Array
 from simulator.cost import usd_per_million_tokens
 from simulator.deployment import Deployment, Workload
 from simulator.efficiency import Efficiency
+from simulator.efficiency.stacked import efficiency_of
 from simulator.errors import InputError
 from simulator.layers import sum_of
 from simulator.memory import Memory, memory, per_replica
 from simulator.specs.hardware import Hardware
+from simulator.specs.stack import Stack
 from simulator.step import PassTime, decode, prefill
 
 
@@ -118,12 +120,12 @@ class _Run:
     decode: PassTime
 
 
-def _run(d: Deployment, hardware: Hardware, w: Workload) -> _Run:
-    constants = Efficiency(hardware, d.engine)
+def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) -> _Run:
+    constants = efficiency_of(hardware, d.engine)
     batch = per_replica(d, w.batch)
     first = prefill(d, hardware, constants, batch, w.input, d.prefix_hit)
     last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
-    step = decode(d, hardware, constants, batch, w.input + 1.0, last)
+    step = decode(d, hardware, constants, batch, w.input + 1.0, last, listed)
     return _Run(hardware, constants, first, step)
 
 
@@ -161,9 +163,21 @@ def estimate(d: Deployment, w: Workload | None = None, price: float | None = Non
     if not np.all((np.asarray(d.prefix_hit) >= 0) & (np.asarray(d.prefix_hit) <= 1)):
         raise InputError("prefix-hit: must lie between 0 and 1")
     shapes = {np.shape(v) for v in (w.batch, w.input, w.output)} - {()}
-    if not operations and len(shapes) == 1 and len(shape := shapes.pop()) == 1:
-        return _in_chunks(d, w, price, shape[0])
+    if not operations and len(shapes) == 1:
+        shape = next(iter(shapes))
+        if len(shape) == 1 and shape[0] > CHUNK and not _holds_arrays(
+                (d.hardware, d.engine, d.model, d.prefix_hit, price)):
+            return _in_chunks(d, w, price, shape[0])
     return _estimate(d, w, price, bool(operations) or not shapes)
+
+
+def _holds_arrays(value: Any) -> bool:
+    """Whether a number in a spec is an array, which would have to be cut into chunks as well."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    if isinstance(value, msgspec.Struct):
+        return any(_holds_arrays(getattr(value, f)) for f in value.__struct_fields__)
+    return isinstance(value, tuple) and any(map(_holds_arrays, value))
 
 
 def _in_chunks(d: Deployment, w: Workload, price: float | None, rows: int) -> Estimate:
@@ -172,8 +186,6 @@ def _in_chunks(d: Deployment, w: Workload, price: float | None, rows: int) -> Es
 
     parts = [_estimate(d, Workload(*(part(v, i) for v in (w.batch, w.input, w.output))), price,
                        False) for i in range(0, rows, CHUNK)]
-    if len(parts) == 1:
-        return parts[0]
     joined: Estimate = replace(_joined(parts), deployment=d, workload=w)
     return joined
 
@@ -194,7 +206,7 @@ def _joined(parts: list[Any]) -> Any:
 
 def _estimate(d: Deployment, w: Workload, price: float | None, operations: bool) -> Estimate:
     hardware = d.hardware
-    runs = _runs(d, hardware, w)
+    runs = _runs(d, hardware, w, operations)
     mid, best, worst = runs
     spread = mid.efficiency.spread
     first = _phase_figure(mid.prefill, best.prefill, worst.prefill, spread["prefill"])
@@ -220,13 +232,32 @@ def _estimate(d: Deployment, w: Workload, price: float | None, operations: bool)
     )
 
 
-def _runs(d: Deployment, hardware: Hardware, w: Workload) -> tuple[_Run, _Run, _Run]:
-    mid = _run(d, hardware, w)
+def _runs(d: Deployment, hardware: Hardware, w: Workload,
+          listed: bool) -> tuple[_Run, _Run, _Run]:
     names = hardware.timed_ranges
+    if names and isinstance(hardware, Stack):
+        return _stacked_runs(d, hardware, w)
+    mid = _run(d, hardware, w, listed)
     if not names:
         return mid, mid, mid
-    return (mid, _run(d, hardware.at_ends(True, names), w),
-            _run(d, hardware.at_ends(False, names), w))
+    return (mid, _run(d, hardware.at_ends(True, names), w, listed),
+            _run(d, hardware.at_ends(False, names), w, listed))
+
+
+def _stacked_runs(d: Deployment, hardware: Stack, w: Workload) -> tuple[_Run, _Run, _Run]:
+    """The same for stacked devices in one run: the ends of a range are two more devices."""
+    everything, places = hardware.with_ends()
+    run, devices = _run(d, everything, w), len(everything.members)
+    constants = efficiency_of(hardware, d.engine)
+
+    def picked(times: PassTime, at: list[int]) -> PassTime:
+        return msgspec.structs.replace(times, operations=(), **{
+            f: value[at] for f in times.__struct_fields__ if f != "operations"
+            and np.shape(value := getattr(times, f))[:1] == (devices,)})
+
+    mid, best, worst = (
+        _Run(hardware, constants, picked(run.prefill, at), picked(run.decode, at)) for at in places)
+    return mid, best, worst
 
 
 def _phase_figure(mid: PassTime, best: PassTime, worst: PassTime, spread: float) -> Figure:
@@ -243,7 +274,9 @@ def _phase(d: Deployment, detail: PassTime, time: Figure, kind: str, operations:
     if not operations:
         detail = msgspec.structs.replace(detail, operations=())
     used = detail.flops / peak if kind == "mfu" else detail.bytes / d.hardware.memory_bandwidth
-    return Phase(time, detail, used / time.expected, peak, name)
+    share = used / time.expected
+    exact = (share > 1.0) & (share < 1.0 + 1e-12)    # rounding of a phase at its bound
+    return Phase(time, detail, np.where(exact, 1.0, share), peak, name)
 
 
 def causes(d: Deployment, w: Workload) -> list[Cause]:

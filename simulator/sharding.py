@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.errors import InputError
@@ -16,6 +17,10 @@ from simulator.specs.model import (
     Model,
     Moe,
 )
+
+# Side of the blocks that share an FP8 scale. vLLM and SGLang refuse a shard that cuts one
+# ("... is not divisible by weight quantization block_n = 128").
+FP8_BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Degree:
-    """A tensor-parallel degree: `reason` says why not, or what it replicates; empty: all divides."""
+    """A tensor-parallel degree; `reason`: why not, or what it replicates; empty: all divides."""
 
     tp: int
     valid: bool
@@ -84,30 +89,69 @@ def _replicated(model: Model, tp: int) -> str:
     return ""
 
 
-def refusals(model: Model, tp: int, ep: int = 1) -> list[str]:
-    """Every reason why a model can't be split over `tp` ranks."""
+def _cut_blocks(group: LayerGroup, tp: int, ep: int, blocked: frozenset[str]) -> list[str]:
+    """Which shards cut an FP8 block, among the roles of weights that are quantised in blocks."""
+    m, f = group.mixer, group.ffn
+    parts: list[tuple[str, str, int]] = []
+    if isinstance(m, Attention):
+        parts += [("attention", "rows of q", m.heads * m.head_dim // tp),
+                  ("attention", "rows of k", max(m.kv_heads // tp, 1) * m.head_dim),
+                  ("attention", "columns of the attention output", m.heads * m.values // tp)]
+    if isinstance(m, Mla):
+        heads = m.heads // tp
+        parts += [("attention", "rows of q", heads * (m.nope_dim + m.rope_dim)),
+                  ("attention", "rows of k and v", heads * (m.nope_dim + m.value_dim)),
+                  ("attention", "columns of the attention output", heads * m.value_dim)]
+    if isinstance(f, Dense):
+        parts.append(("ffn", "columns of the MLP", f.width // tp))
+    if isinstance(f, Moe):
+        if ep == 1:
+            parts.append(("experts", "columns of each expert", f.width // tp))
+        parts += [("shared_experts", "columns of the shared experts", f.shared_width // tp),
+                  ("ffn", "columns of the MLP", f.dense_width // tp)]
+    return [f"leaves a rank {size} {name}, which cut the {FP8_BLOCK} x {FP8_BLOCK} blocks of "
+            "fp8-block weights" for role, name, size in parts
+            if role in blocked and size % FP8_BLOCK]
+
+
+def refusals(model: Model, tp: int, ep: int = 1,
+             formats: Mapping[str, str] | None = None) -> list[str]:
+    """Every reason why a model can't be split over `tp` ranks.
+
+    formats   number format by role of weights, where it isn't the model's own
+    """
+    formats = model.formats if formats is None else formats
+    default = formats.get("weights")
+    blocked = frozenset(role for role in ("attention", "ffn", "experts", "shared_experts")
+                        if formats.get(role, default) == "fp8-block")
     found: list[str] = []
     for group in model.layers:
-        found += _undivided(group, tp, ep)
+        undivided = _undivided(group, tp, ep)
         kv = _kv_heads(group, tp)
-        found += [kv] if kv else []
+        undivided += [kv] if kv else []
+        found += undivided
+        if tp > 1 and not undivided:
+            found += _cut_blocks(group, tp, ep, blocked)
     return list(dict.fromkeys(found))
 
 
-def tensor_parallel_degrees(model: Model, most: int = 16) -> list[Degree]:
+def tensor_parallel_degrees(model: Model, most: int = 16,
+                            formats: Mapping[str, str] | None = None) -> list[Degree]:
     """Every degree up to `most`: valid or not, and why."""
     degrees = []
     for tp in range(1, most + 1):
-        reasons = refusals(model, tp)
+        reasons = refusals(model, tp, 1, formats)
         degrees.append(Degree(tp, not reasons, "; ".join(reasons) or _replicated(model, tp)))
     return degrees
 
 
-def _valid(model: Model, most: int) -> str:
-    return ", ".join(str(d.tp) for d in tensor_parallel_degrees(model, most) if d.valid)
+def _valid(model: Model, most: int, ep: int, formats: Mapping[str, str] | None) -> str:
+    return ", ".join(str(tp) for tp in range(1, most + 1)
+                     if not refusals(model, tp, ep, formats))
 
 
-def check_parallelism(model: Model, p: Parallelism) -> None:
+def check_parallelism(model: Model, p: Parallelism,
+                      formats: Mapping[str, str] | None = None) -> None:
     """Refuse degrees that the model does not allow, with the reason."""
     for name in ("tp", "pp", "ep", "cp", "dp"):
         degree = getattr(p, name)
@@ -125,7 +169,8 @@ def check_parallelism(model: Model, p: Parallelism) -> None:
             valid = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
             raise InputError(f"ep: {p.ep} does not divide the {count} experts of {model.name} "
                              f"(valid: {valid})")
-    reasons = refusals(model, p.tp, p.ep) if p.tp > 1 else []
+    reasons = refusals(model, p.tp, p.ep, formats) if p.tp > 1 else []
     if reasons:
+        most = max(64, min(p.tp, 256))
         raise InputError(f"tp: {p.tp} {reasons[0]} of {model.name} "
-                         f"(valid: {_valid(model, max(16, min(p.tp, 256)))})")
+                         f"(valid: {_valid(model, most, p.ep, formats)})")

@@ -28,6 +28,7 @@ from simulator.layers import (
 from simulator.operations import Operation
 from simulator.roofline import mean_of_max, mean_of_smooth_max, smooth_max
 from simulator.specs.hardware import Hardware
+from simulator.specs.model import LayerGroup, Model
 
 
 class OperationTime(msgspec.Struct, frozen=True, gc=False):
@@ -108,11 +109,15 @@ def _link(hardware: Hardware, ranks: int) -> tuple[Array, Array]:
     """(latency [s], one-way bandwidth [bytes/s]) of the link that `ranks` devices share."""
     domain = hardware.link_domain
     if domain is not None and ranks > domain and hardware.scale_out_bandwidth is not None:
-        return hardware.scale_out_latency or 0.0, hardware.scale_out_bandwidth
+        return _or_zero(hardware.scale_out_latency), hardware.scale_out_bandwidth
     if hardware.link_bandwidth is None:
         raise InputError(f"hardware '{hardware.name}': {ranks} devices need a link, and the spec "
                          "has none; add for example 'link_bandwidth: 64 GB/s'")
-    return hardware.link_latency or 0.0, hardware.link_bandwidth
+    return _or_zero(hardware.link_latency), hardware.link_bandwidth
+
+
+def _or_zero(value: Array | None) -> Array:
+    return 0.0 if value is None else value
 
 
 class _Clock:
@@ -150,11 +155,22 @@ class _Clock:
         return self._assemble(o, n * np.maximum(c, m), body, floor, c > m, c / k.e > m / k.h,
                               n * F, n * Q)
 
-    def span(self, o: Operation, end: Operation, points: Array, growing: Array) -> OperationTime:
-        """Mean over `points` contexts; `o` at the first, `end` at the last.
+    def both(self, o: Operation) -> tuple[Array, Array]:
+        """Expected and ceiling time alone, as in `point`."""
+        k = self.efficiency.kernel(o.kernel, self.phase)
+        c, m = o.flops / self.peak(o.compute), o.bytes / self.bandwidth
+        return (o.count * (smooth_max(c / k.e, m / k.h, k.p) + o.launches * k.t0),
+                o.count * np.maximum(c, m))
 
-        The first `growing` of them are evenly spaced, the rest stay at the end's cost (a window).
+    def span(self, o: Operation, end: Operation, first: Array, last: Array) -> OperationTime:
+        """Mean over the contexts from `first` to `last`; `o` at the first, `end` at the last.
+
+        Up to the operation's limit they are evenly spaced, the rest stay at the end's cost (a
+        window).
         """
+        points = np.maximum(last - first + 1.0, 1.0)
+        growing = points if o.limit is None else np.clip(
+            np.minimum(last, o.limit) - first + 1.0, 0.0, points)
         C, W = self.peak(o.compute), self.bandwidth
         k = self.efficiency.kernel(o.kernel, self.phase)
         n = o.count
@@ -181,22 +197,100 @@ class _Clock:
                              body - by_compute, 0.0, floor, F, Q, 0.0)
 
 
-def _choose(times: Sequence[OperationTime]) -> list[OperationTime]:
-    """Of each group of alternatives the fastest: by expected time, and apart by the ceiling."""
-    groups: dict[str, dict[int, list[OperationTime]]] = {}
-    for t in times:
-        if t.operation.alternative is not None:
-            key, index = t.operation.alternative
-            groups.setdefault(key, {}).setdefault(index, []).append(t)
-    chosen = [t for t in times if t.operation.alternative is None]
-    for alternatives in groups.values():
-        first, second = alternatives[0], alternatives[1]
-        run = sum_of(t.expected for t in first) <= sum_of(t.expected for t in second)
-        run_at_ceiling = sum_of(t.ceiling for t in first) <= sum_of(t.ceiling for t in second)
-        chosen += [t.scaled(run, run_at_ceiling) for t in first]
-        chosen += [t.scaled(~np.asarray(run), ~np.asarray(run_at_ceiling)) for t in second]
-    return [t for t in chosen if not (np.ndim(t.expected) == 0 and t.expected == 0
-                                      and t.ceiling == 0)]
+def _of(operations: Sequence[Operation], index: int) -> list[Operation]:
+    """The operations of one of two alternatives."""
+    return [o for o in operations if o.alternative is not None and o.alternative[1] == index]
+
+
+def _first_is_faster(clock: _Clock, operations: Sequence[Operation]) -> tuple[Array, Array]:
+    """Whether alternative 0 is the faster one: by expected time, and at the ceiling."""
+    sums = [[sum_of(times) for times in zip(*map(clock.both, _of(operations, index)), strict=True)]
+            for index in (0, 1)]
+    return sums[0][0] <= sums[1][0], sums[0][1] <= sums[1][1]
+
+
+def _faster(clock: _Clock, operations: Sequence[Operation]) -> list[OperationTime]:
+    """Operations of one group and segment; of two alternatives only the faster one runs."""
+    times = [clock.point(o) for o in operations if o.alternative is None]
+    if len(times) == len(operations):
+        return times
+    run, at_ceiling = _first_is_faster(clock, operations)
+    for index in (0, 1):
+        times += [clock.point(o).scaled(np.equal(run, index == 0), np.equal(at_ceiling, index == 0))
+                  for o in _of(operations, index)]
+    return times
+
+
+def _last_before_turn(same: Callable[[Array], Array], stays: Array, first: Array,
+                      last: Array) -> Array:
+    """Last context at which the choice is still that at `first`, by bisection; it turns once."""
+    if np.all(stays):
+        return last
+    low, high = first + 0.0 * last, last + 0.0 * first
+    while np.any(high - low >= 2.0):
+        middle = low + np.floor((high - low) / 2.0)
+        keep = same(middle)
+        low, high = np.where(keep, middle, low), np.where(keep, high, middle)
+    return np.where(stays, last, low)
+
+
+def _mean_step(clock: _Clock, at: Callable[[Array], list[Operation]], first: Array,
+               last: Array) -> list[OperationTime]:
+    """Means of one group's attention `at` each context from `first` to `last`.
+
+    The faster of two alternatives runs in each step, so each is averaged over the contexts where
+    it is the faster: by expected time, and apart by the ceiling.
+    """
+    start, end = at(first), at(last)
+    times = [clock.span(o, o_end, first, last) for o, o_end in zip(start, end, strict=True)
+             if o.alternative is None]
+    if len(times) == len(start):
+        return times
+    before, after = _first_is_faster(clock, start), _first_is_faster(clock, end)
+    turns = []
+    for measure in (0, 1):
+        def same(context: Array, measure: int = measure) -> Array:
+            return np.equal(_first_is_faster(clock, at(context))[measure], before[measure])
+
+        turns.append(_last_before_turn(same, np.equal(before[measure], after[measure]), first,
+                                       last))
+    for index in (0, 1):
+        means: list[tuple[list[OperationTime], Array]] = []
+        ends: list[tuple[Array, Array]] = []
+        for measure, turn in enumerate(turns):
+            here = np.equal(before[measure], index == 0)
+            low, high = np.where(here, first, turn + 1.0), np.where(here, turn, last)
+            share = np.maximum(high - low + 1.0, 0.0) / (last - first + 1.0)
+            ends.append((low, high))
+            if measure and all(map(np.array_equal, *ends)):
+                means.append(means[0])
+                continue
+            pairs = zip(_of(at(low), index), _of(at(high), index), strict=True)
+            means.append(([clock.span(o, o_end, low, high) for o, o_end in pairs]
+                          if np.any(share) else [], share))
+        times += _merged(*means)
+    return times
+
+
+def _merged(expected: tuple[list[OperationTime], Array],
+            ceiling: tuple[list[OperationTime], Array]) -> list[OperationTime]:
+    """Expected times of the one list with the ceilings of the other, each by its share of steps."""
+    a, b = expected[0] or ceiling[0], ceiling[0] or expected[0]
+    return [msgspec.structs.replace(t, ceiling=c.ceiling, ceiling_compute=c.ceiling_compute)
+            .scaled(expected[1], ceiling[1]) for t, c in zip(a, b, strict=True)]
+
+
+def _by_mixer(model: Model) -> list[LayerGroup]:
+    """Layers whose attention is the same as one group, however their MLPs differ."""
+    groups: dict[Any, LayerGroup] = {}
+    for i, group in enumerate(model.layers):
+        try:
+            hash(key := group.mixer)
+        except TypeError:    # it holds arrays
+            key = i  # type: ignore[assignment]
+        known = groups.get(key)
+        groups[key] = group if known is None else known.replace(count=known.count + group.count)
+    return list(groups.values())
 
 
 _EDGE = frozenset({"embedding", "embedding_norm", "embedding_up", "embedding_down", "final_norm",
@@ -204,7 +298,7 @@ _EDGE = frozenset({"embedding", "embedding_norm", "embedding_up", "embedding_dow
 
 
 def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime]) -> PassTime:
-    chosen = _choose(times)
+    chosen = [t for t in times if np.ndim(t.expected) or t.expected or np.any(t.ceiling)]
     layers = d.model.layer_count
     host = d.engine.host_time + layers * d.engine.layer_time
     if hardware.layer_overhead is not None and not d.engine.ideal:
@@ -238,10 +332,9 @@ def forward_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency,
     phase: Phase = "decode" if all(s.phase == "decode" for s in segments) else "prefill"
     clock = _Clock(hardware, efficiency, phase)
     times = [clock.point(o) for o in static_operations(d, segments, rows)]
-    for i, group in enumerate(d.model.layers):
+    for i, group in enumerate(_by_mixer(d.model)):
         for j, segment in enumerate(segments):
-            times += [clock.point(o)
-                      for o in attention_operations(d, group, segment, f"{i}.{j}")]
+            times += _faster(clock, attention_operations(d, group, segment, f"{i}.{j}"))
     return _total(d, hardware, times)
 
 
@@ -252,23 +345,38 @@ def prefill(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Ar
     return forward_pass(d, hardware, efficiency, [Segment(batch, new, prompt, "prefill")], batch)
 
 
+def _by_batch(d: Deployment, clock: _Clock, batch: Array) -> OperationTime:
+    """All static operations of a decode step as one, worked out once for each different batch.
+
+    Many rows share few batches. The sums are taken in the order of the operations, so that they
+    are the same to the last bit.
+    """
+    different, place = np.unique(batch, return_inverse=True)
+    times = [clock.point(o) for o in static_operations(
+        d, [Segment(different, 1.0, different, "decode")], different)]
+    sums = {f: sum_of(getattr(t, f) for t in times)
+            for f in OperationTime.__struct_fields__ if f != "operation"}
+    return OperationTime(times[0].operation, **{
+        f: value[place] if np.ndim(value) else value for f, value in sums.items()})
+
+
 def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Array,
-           first: Array, last: Array) -> PassTime:
+           first: Array, last: Array, listed: bool = True) -> PassTime:
     """The mean step of `batch` sequences whose context grows from `first` to `last` tokens.
 
     Every operation but attention costs the same in each step. Attention is affine in the context
     (up to a window), so its mean needs the two ends only: exact for the ceiling, a quadrature for
-    the expectation.
+    the expectation. Without `listed` the list of operations need not be kept.
     """
     clock = _Clock(hardware, efficiency, "decode")
-    points = np.maximum(last - first + 1.0, 1.0)
-    start, end = Segment(batch, 1.0, first, "decode"), Segment(batch, 1.0, last, "decode")
-    times = [clock.point(o) for o in static_operations(d, [start], batch)]
-    for i, group in enumerate(d.model.layers):
-        pairs = zip(attention_operations(d, group, start, f"{i}"),
-                    attention_operations(d, group, end, f"{i}"), strict=True)
-        for o, o_end in pairs:
-            growing = points if o.limit is None else np.clip(
-                np.minimum(last, o.limit) - first + 1.0, 0.0, points)
-            times.append(clock.span(o, o_end, points, growing))
+    if listed or np.ndim(batch) != 1 or stage_share(d) != 1.0:
+        start = Segment(batch, 1.0, first, "decode")
+        times = [clock.point(o) for o in static_operations(d, [start], batch)]
+    else:
+        times = [_by_batch(d, clock, batch)]
+    for i, group in enumerate(_by_mixer(d.model)):
+        def at(context: Array, group: LayerGroup = group, key: str = f"{i}") -> list[Operation]:
+            return attention_operations(d, group, Segment(batch, 1.0, context, "decode"), key)
+
+        times += _mean_step(clock, at, first, last)
     return _total(d, hardware, times)

@@ -132,9 +132,10 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 
 def format_time(seconds: float | None) -> str:
-    """`0.0123` -> `12.3 ms`."""
+    """`0.0123` -> `12.3 ms`; minutes from 10 min up, days from 10 days up."""
     if seconds is not None and math.isfinite(seconds) and seconds >= 600:
-        return f"{_significant(seconds / 60)} min"
+        days = seconds >= 864_000
+        return f"{_significant(seconds / (86_400 if days else 60))} {'d' if days else 'min'}"
     return _with_prefix(seconds, "s", [(1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")])
 
 

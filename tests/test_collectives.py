@@ -80,5 +80,5 @@ def test_vector_is_scalar(function: Any) -> None:
 
 
 def test_names() -> None:
-    assert set(c.BY_NAME) == {"all_reduce", "all_gather", "all_to_all", "point_to_point"}
+    assert set(c.BY_NAME) >= {"all_reduce", "all_gather", "all_to_all", "point_to_point"}
     assert all(function.__name__ == name for name, function in c.BY_NAME.items())

@@ -110,8 +110,8 @@ def test_an_array_of_fractions() -> None:
     assert k.h.tolist() == [0.5, 0.8, FRACTION_CAP]
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3.2", "mixtral-8x7b", "jamba-1.5-mini",
-                                   "qwen3-next-80b-a3b", "llama-4-scout"])  # fmt: skip
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3.2", "mixtral-8x7b",
+                                   "jamba-1.5-mini", "qwen3-next-80b-a3b", "llama-4-scout"])
 @pytest.mark.parametrize("weights", [None, "fp8", "int4-g128", "nvfp4"])
 def test_every_kernel_has_constants(model: str, weights: Any) -> None:
     from simulator import Deployment

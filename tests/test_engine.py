@@ -43,14 +43,15 @@ def test_units_and_defaults() -> None:
     vllm = load_engine("vllm")
     assert vllm.host_time == 0.85e-3
     assert vllm.context_bytes == 600 * 2**20
-    assert (vllm.block_size, vllm.memory_utilisation, vllm.batched_tokens) == (16, 0.9, 8192)
+    assert (vllm.block_size, vllm.batched_tokens) == (16, 8192)
+    assert 0.8 < vllm.memory_fraction < 1
 
 
 def test_ideal_adds_nothing() -> None:
     e = load_engine("ideal")
     assert e.ideal
     assert (e.host_time, e.layer_time, e.context_bytes) == (0, 0, 0)
-    assert (e.memory_utilisation, e.block_size, e.batched_tokens) == (1.0, 1, None)
+    assert (e.memory_fraction, e.block_size, e.batched_tokens) == (1.0, 1, None)
 
 
 def test_names_are_forgiving() -> None:
@@ -79,8 +80,9 @@ def test_replace() -> None:
 @pytest.mark.parametrize(("line", "words"), [
     ("host_time: 2", "unit"), ("host_time: -2 ms", "negative"), ("layer_time: 3 GB", "time"),
     ("block_size: 0", "block_size"), ("block_size: 1.5", "block_size"),
-    ("batched_tokens: 0", "batched_tokens"), ("memory_utilisation: 1.2", "memory_utilisation"),
-    ("memory_utilisation: 0", "memory_utilisation"), ("decode_scale: 0", "decode_scale"),
+    ("batched_tokens: 0", "batched_tokens"), ("memory_fraction: 1.2", "memory_fraction"),
+    ("memory_fraction: 0", "memory_fraction"), ("memory_policy: some", "memory_policy"),
+    ("decode_scale: 0", "decode_scale"),
     ("decode_scale: .nan", "decode_scale"), ("decode_scale: .inf", "decode_scale"),
     ("prefill_scale: -1", "prefill_scale"), ("hosttime: 1 ms", "host_time"),
     ("inherits: vlm", "vllm"), ("fused: 1", "fused"), ("context_bytes: 1 s", "memory"),
@@ -95,8 +97,8 @@ def test_missing_fields(tmp_path: Path, key: str) -> None:
     assert key in refused(file(tmp_path, text))
 
 
-@pytest.mark.parametrize("name", ["vlm", "", "x" * 300, "/", "nothing.yaml", "a\x00b", "a\x00b.yaml",
-                                  ".", "../..", "a/b.yaml"])  # fmt: skip
+@pytest.mark.parametrize("name", ["vlm", "", "x" * 300, "/", "nothing.yaml", "a\x00b",
+                                  "a\x00b.yaml", ".", "../..", "a/b.yaml"])
 def test_wrong_names(name: str) -> None:
     refused(name)
 
@@ -105,7 +107,8 @@ def test_an_engine_that_inherits_from_itself(tmp_path: Path) -> None:
     assert "itself" in refused(file(tmp_path, GOOD + "inherits: x\n"))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe\x80", b"- 1\n- 2\n", b"a: [", b"name: \xff"])
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe\x80", b"- 1\n- 2\n", b"a: [",
+                                     b"name: \xff"])
 def test_broken_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.yaml"
     path.write_bytes(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -33,13 +33,19 @@ def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str
 
 def deployment_options(function: F) -> F:
     """MODEL HARDWARE and the flags of a deployment and a workload."""
+    return click.argument("model", shell_complete=names("models"))(
+        click.argument("hardware", shell_complete=names("hardware"))(deployment_flags(function)))
+
+
+def deployment_flags(function: F) -> F:
+    """The flags of a deployment and a workload, without MODEL and HARDWARE."""
     options = [
-        click.argument("model", shell_complete=names("models")),
-        click.argument("hardware", shell_complete=names("hardware")),
         click.option("--weights", metavar="FORMAT", help="Weights [default: the model's own]."),
         click.option("--activations", metavar="FORMAT", default="bf16", show_default=True,
                      help="Activations; matrices multiply at this precision."),
         click.option("--kv", metavar="FORMAT", help="KV cache [default: as activations]."),
+        click.option("--format", "exceptions", metavar="ROLE=FORMAT", multiple=True,
+                     help="Exception for one role of weights, as in head=int8 (repeatable)."),
         click.option("--engine", metavar="NAME", default="vllm", show_default=True,
                      help="Engine profile; 'ideal' adds nothing to physics."),
         click.option("--tp", metavar="N", help="Tensor-parallel degree."),
@@ -85,11 +91,34 @@ def real(text: str, flag: str, low: float, high: float = math.inf) -> float:
     return value
 
 
+def exceptions(pairs: Iterable[str]) -> dict[str, str]:
+    """Formats by role from repeated `--format ROLE=FORMAT`."""
+    from simulator.deployment import FORMAT_ROLES
+    from simulator.errors import nearest
+    from simulator.formats import number_format
+
+    found: dict[str, str] = {}
+    for pair in pairs:
+        role, equals, name = (part.strip() for part in pair.partition("="))
+        if not equals or not role or not name:
+            raise InputError(f"--format: '{pair}' is not ROLE=FORMAT, write for example head=int8")
+        role = role.lower()
+        if role in ("weights", "activations", "kv"):
+            raise InputError(f"--format: '{role}' is a flag of its own, write --{role} {name}")
+        if role not in FORMAT_ROLES:
+            raise InputError(f"--format: unknown role '{role}'{nearest(role, FORMAT_ROLES)}")
+        if role in found:
+            raise InputError(f"--format: '{role}' is given twice")
+        found[role] = number_format(name, f"--format {role}").name
+    return found
+
+
 def parallelism(count: int | None, flags: dict[str, str | None], hardware: str) -> Parallelism:
     """Degrees from the flags and the number in front of the hardware; they must agree."""
     from simulator.deployment import Parallelism
 
-    degrees = {n: whole(flags[n] or "1", f"--{n}", 4096) for n in _DEGREES}
+    degrees = {n: whole("1" if (text := flags[n]) is None else text, f"--{n}", 4096)
+               for n in _DEGREES}
     if count is not None and all(flags[n] is None for n in _DEGREES if n != "ep"):
         degrees["tp"] = count
     chosen = Parallelism(**degrees)
@@ -115,7 +144,8 @@ def build(options: dict[str, Any]) -> tuple[Deployment, Workload]:
     degrees = parallelism(count, {n: options[n] for n in _DEGREES}, options["hardware"])
     deployment = Deployment(
         model, hardware, load_engine(options["engine"]), options["weights"],
-        options["activations"], options["kv"], parallelism=degrees,
+        options["activations"], options["kv"], exceptions(options.get("exceptions", ())),
+        parallelism=degrees,
         prefix_hit=real(options["prefix_hit"], "--prefix-hit", 0.0, 1.0))
     workload = Workload(whole(options["batch"], "--batch"), whole(options["input_"], "--input"),
                         whole(options["output"], "--output"))

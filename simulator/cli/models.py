@@ -54,7 +54,9 @@ def show(name: str, as_json: bool) -> int:
 @command.command("import")
 @click.argument("path", type=click.Path())
 @click.option("-o", "--output", metavar="FILE", help="Write the YAML here instead of stdout.")
-def import_(path: str, output: str | None) -> int:
+@click.option("--json", "as_json", is_flag=True,
+              help="Counts, spec and what was inferred as one JSON value on stdout.")
+def import_(path: str, output: str | None, as_json: bool) -> int:
     """Read a config.json (or its folder) or a GGUF file and write it as YAML."""
     from simulator.importers import import_with_notes, write_yaml
 
@@ -64,11 +66,15 @@ def import_(path: str, output: str | None) -> int:
     for note in imported.notes:
         click.echo(f"tokline: {note}", err=True)
     text = write_yaml(imported.model)
-    if output is None:
+    if output is not None:
+        try:
+            Path(output).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--output: '{output}' cannot be written: {error.strerror}") from None
+    if as_json:
+        from simulator.listing import model_dict
+
+        write_json(model_dict(imported.model) | {"notes": list(imported.notes)})
+    elif output is None:
         click.echo(text, nl=False)
-        return 0
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--output: '{output}' cannot be written: {error.strerror}") from None
     return 0

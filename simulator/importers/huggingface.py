@@ -179,6 +179,18 @@ def _expert_format(chain: list[Mapping[str, Any]], where: str) -> str | None:
         str(dtype), f"{where}: expert_dtype").name
 
 
+def _state_format(chain: list[Mapping[str, Any]], where: str) -> str | None:
+    """Format of the recurrent state, which vLLM's configurations name."""
+    dtype = _inherited(chain, "mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+    if dtype is None or dtype == "auto":
+        return None
+    name = _DTYPES.get(str(dtype).removeprefix("torch."))
+    if name is None:
+        raise InputError(f"{where}: mamba_ssm_dtype: unknown type '{dtype}'"
+                         f"{nearest(str(dtype), _DTYPES)}")
+    return name
+
+
 def apply_formats(model: Model, chain: list[Mapping[str, Any]], folder: Path | None, where: str,
                   notes: list[str]) -> Model:
     """The model with its native number formats."""
@@ -199,7 +211,8 @@ def apply_formats(model: Model, chain: list[Mapping[str, Any]], folder: Path | N
         formats["experts"] = experts
         notes.append(f"expert_dtype: experts as {experts}")
     return model.replace(formats=formats,  # type: ignore[no-any-return]
-                         kv_format=None if found is None else found.kv)
+                         kv_format=None if found is None else found.kv,
+                         state_format=_state_format(chain, where))
 
 
 def _slug(text: str) -> str:

@@ -32,8 +32,12 @@ def folders(kind: Kind) -> list[Path]:
     return [f for f in (user / kind, package / "data" / kind, package.parent / kind) if f.is_dir()]
 
 
+def _roots(kind: Kind) -> tuple[tuple[Path, int], ...]:
+    return tuple((folder, _modified(folder)) for folder in folders(kind))
+
+
 def _index(kind: Kind) -> tuple[dict[str, Path], dict[str, str]]:
-    return _read_index(tuple((folder, _modified(folder)) for folder in folders(kind)))
+    return _read_index(_roots(kind))
 
 
 def _slug(name: str) -> str:
@@ -51,16 +55,26 @@ def _aliases_in(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def _read_index(roots: tuple[tuple[Path, int], ...]) -> tuple[dict[str, Path], dict[str, str]]:
-    """Canonical names and aliases below `roots`, read again when a folder's time changes."""
+def _read_paths(roots: tuple[tuple[Path, int], ...]) -> dict[str, Path]:
+    """Canonical names below `roots`, read again when a folder's time changes."""
     paths: dict[str, Path] = {}
     for root, _ in roots:
         for path in sorted(root.glob("*.yaml")):
             paths.setdefault(path.stem.lower(), path)
+    return paths
+
+
+@lru_cache(maxsize=8)
+def _read_index(roots: tuple[tuple[Path, int], ...]) -> tuple[dict[str, Path], dict[str, str]]:
+    """Canonical names, and aliases, for which every file has to be read."""
+    paths = _read_paths(roots)
     aliases: dict[str, str] = {_slug(name): name for name in reversed(paths)}
     for name, path in paths.items():
         try:
-            text = path.read_text(encoding="utf-8")
+            data = path.read_bytes()
+            if b"aliases:" not in data:
+                continue
+            text = data.decode()
         except (OSError, UnicodeDecodeError):
             continue
         for alias in _aliases_in(text):
@@ -70,13 +84,16 @@ def _read_index(roots: tuple[tuple[Path, int], ...]) -> tuple[dict[str, Path], d
 
 def catalogue(kind: Kind) -> dict[str, Path]:
     """Canonical name -> file, for every spec in the catalogue."""
-    return dict(sorted(_index(kind)[0].items()))
+    return dict(sorted(_read_paths(_roots(kind)).items()))
 
 
 def find(kind: Kind, name: str) -> Path | None:
     """File of a canonical name or alias; None where there is none."""
+    known = _read_paths(_roots(kind)).get(name.strip().lower())
+    if known is not None:
+        return known
     paths, aliases = _index(kind)
-    return paths.get(name.strip().lower()) or paths.get(aliases.get(_slug(name), ""))
+    return paths.get(aliases.get(_slug(name), ""))
 
 
 def suggest(kind: Kind, name: str) -> str:

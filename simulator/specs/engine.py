@@ -28,12 +28,20 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fused              residual adds and activations run inside their neighbours
     unfused_attention  scores are written to memory
     head_replicated    every tensor-parallel rank holds and streams the whole LM head
-    memory_policy      what `memory_fraction` is a share of: `total` (vLLM: all of the device's memory
-                       that the engine may take), `static` (SGLang: weights and KV alone), `free`
-                       (TensorRT-LLM: what weights and activations leave), `all` (no reserve)
+    memory_policy      what `memory_fraction` is a share of: `total` (vLLM: the device's memory, of
+                       which the engine may take so much), `static` (SGLang: weights and KV
+                       alone), `free` (TensorRT-LLM: what weights and activations leave), `all`
+                       (no reserve)
     context_bytes      runtime context, graphs and communication buffers
     kv_allocator       how KV memory is reserved, see simulator/allocation.py
-    block_size         tokens a KV block
+    block_size         tokens a KV block; mla_block_size: of latent attention, where it differs
+    group_padding      hybrid allocator: where the commonest kind of layer has less than this many
+                       times the layers of the rarest, all kinds are padded to it
+    log_tokens         what the log calls tokens of a hybrid pool: `blocks` of one group, or
+                       `concurrency` times the context
+    state_format       recurrent state of models that name no format for it
+    conv_format        last columns of the short convolutions, kept beside the recurrent state
+    conv_columns       `past`: all but the newest column, which the step has at hand
     batched_tokens     largest number of tokens in one pass, which sizes the activations;
                        None: the whole prompt of the whole batch
     """
@@ -57,6 +65,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     kv_allocator: Literal["exact", "windowed", "uniform", "hybrid", "cells"] = "exact"
     context_bytes: float = 0.0
     block_size: int = 1
+    mla_block_size: int | None = None
+    group_padding: float = 1.25
+    log_tokens: Literal["blocks", "concurrency"] = "blocks"
+    state_format: Literal["fp32", "activations"] = "fp32"
+    conv_format: Literal["fp32", "activations"] = "fp32"
+    conv_columns: Literal["all", "past"] = "all"
     batched_tokens: int | None = None
 
     @classmethod
@@ -135,7 +149,9 @@ def _check(engine: Engine, where: str) -> None:
     for key in ("host_time", "layer_time", "context_bytes"):
         if getattr(engine, key) < 0:
             raise InputError(f"{where}: {key} is negative")
-    if engine.block_size < 1:
-        raise InputError(f"{where}: block_size: {engine.block_size} must be at least 1")
+    for key in ("block_size", "mla_block_size", "group_padding"):
+        value = getattr(engine, key)
+        if value is not None and not value >= 1:
+            raise InputError(f"{where}: {key}: {value} must be at least 1")
     if engine.batched_tokens is not None and engine.batched_tokens < 1:
         raise InputError(f"{where}: batched_tokens: {engine.batched_tokens} must be at least 1")

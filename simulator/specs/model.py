@@ -221,6 +221,7 @@ class Model(Spec, frozen=True, kw_only=True):
     embedding_width  embedding width where it isn't the hidden size (two projections bridge it)
     formats          native number format by class of weights; `weights` is the default of the
                      projections, all else stays at 16 bits unless named
+    state_format     format of the recurrent state, where the model names one
     mtp              multi-token-prediction layers: stored, not part of plain decoding
     """
 
@@ -243,6 +244,7 @@ class Model(Spec, frozen=True, kw_only=True):
     final_norm: bool = True
     formats: dict[str, str] = msgspec.field(default_factory=lambda: {"weights": "bf16"})
     kv_format: str | None = None
+    state_format: str | None = None
     layers: tuple[LayerGroup, ...]
     mtp: tuple[LayerGroup, ...] = ()
     extra: tuple[Extra, ...] = ()
@@ -323,8 +325,9 @@ def _check_meaning(model: Model, where: str) -> None:
             raise InputError(f"{where}: formats: unknown class '{key}'"
                              f"{nearest(key, FORMAT_CLASSES)}")
         number_format(value, f"{where}: formats.{key}")
-    if model.kv_format is not None:
-        number_format(model.kv_format, f"{where}: kv_format")
+    for key in ("kv_format", "state_format"):
+        if getattr(model, key) is not None:
+            number_format(getattr(model, key), f"{where}: {key}")
     groups = [(f"layers[{i}]", group) for i, group in enumerate(model.layers)]
     groups += [(f"mtp[{i}]", group) for i, group in enumerate(model.mtp)]
     for label, group in groups:

@@ -1,0 +1,117 @@
+"""Time of a collective between the devices of a deployment.
+
+In this order: the device file's own measured table; the fitted lines of its kind of link and the
+engine's library; the best textbook algorithm at the latency and bandwidth of the spec. Groups that
+reach beyond one domain (a node, a rack) go hierarchically over the scale-out link.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator import collectives
+from simulator.arrays import Array
+from simulator.errors import InputError
+from simulator.specs.engine import Engine
+from simulator.specs.hardware import Hardware
+from simulator.specs.strict_yaml import load_yaml
+
+_CLASSES = {"nvlink2": "nvlink3", "nvlink3": "nvlink3", "nvlink4": "nvlink4", "nvlink5": "nvlink5",
+            "nvlink6": "nvlink5", "pcie 3": "pcie4", "pcie 4": "pcie4", "pcie 5": "pcie5",
+            "pcie 6": "pcie5"}
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    return load_yaml(Path(__file__).parent / "efficiency" / "collectives.yaml")
+
+
+def default_overlap() -> float:
+    """Share of a collective that hides behind arithmetic unless the engine states its own."""
+    return float(_table()["overlap"])
+
+
+def link_class(hardware: Hardware) -> str | None:
+    """Kind of link whose lines hold for a device; None where nothing of the kind was measured."""
+    text = (hardware.link or "").lower()
+    return next((kind for prefix, kind in _CLASSES.items() if text.startswith(prefix)), None)
+
+
+class Network:
+    """The links of one device and the library that drives them."""
+
+    def __init__(self, hardware: Hardware, engine: Engine) -> None:
+        self.hardware, self.engine = hardware, engine
+        self._lines = {} if engine.ideal else _table()["links"].get(link_class(hardware), {})
+
+    def time(self, operation: str, S: Array, ranks: int, extent: int) -> Array:
+        """Time [s] of a collective of S bytes between `ranks` devices that span `extent` devices."""
+        if ranks == 1:
+            return 0.0 * S
+        h = self.hardware
+        domain = int(h.link_domain or 1) if h.link_bandwidth is not None else 1
+        if extent <= domain:
+            return self._inside(operation, S, ranks)
+        if h.scale_out_bandwidth is None:
+            raise InputError(
+                f"hardware '{h.name}': a group spans {extent} devices, its link joins {domain}, and "
+                "the spec has no scale-out link; add for example 'scale_out_bandwidth: 50 GB/s'")
+        local = int(np.gcd(ranks, domain)) if extent == ranks else 1
+        return self._across(operation, S, local, ranks // local)
+
+    def _inside(self, operation: str, S: Array, n: int) -> Array:
+        h = self.hardware
+        for row in h.collectives:
+            if row.operation == operation and row.ranks == n:
+                return collectives.interpolated(S, row.sizes, row.times)
+        libraries = self._lines.get(operation)
+        if libraries is None:
+            return self._textbook(operation, S, n)
+        chosen = [libraries[name] for name in {self.engine.collective_library, "nccl"}
+                  if name in libraries]
+        times = [self._two_lines(operation, S, n, line) for line in chosen]
+        return times[0] if len(times) == 1 else np.minimum(times[0], times[1])
+
+    def _two_lines(self, operation: str, S: Array, n: int, line: dict[str, float]) -> Array:
+        link = self.hardware.link_bandwidth
+        reduce = operation == "all_reduce"
+        share = (2.0 if reduce else 1.0) * (n - 1.0) / n
+        first = (n - 1.0) if reduce else share
+        return collectives.two_lines(
+            S, float(n),
+            (line["a0_us"] * 1e-6, line["a1_us"] * 1e-6, first / (line["x"] * link)),
+            (line["b0_us"] * 1e-6, line["b1_us"] * 1e-6, share / (line["h"] * link)))
+
+    def _textbook(self, operation: str, S: Array, n: int) -> Array:
+        h = self.hardware
+        alpha, W = h.link_latency or 0.0, h.link_bandwidth
+        if operation != "all_reduce":
+            return collectives.BY_NAME[operation](S, float(n), alpha, W)
+        best = np.minimum(collectives.all_reduce(S, float(n), alpha, W),
+                          collectives.all_reduce_halving(S, float(n), alpha, W))
+        topology = (h.link_topology or "").lower()
+        if "switch" in topology or "mesh" in topology:
+            best = np.minimum(best, collectives.all_reduce_one_shot(S, float(n), alpha, W))
+        if "sharp" in topology:
+            best = np.minimum(best, collectives.all_reduce_in_switch(S, float(n), alpha, W))
+        return best
+
+    def _across(self, operation: str, S: Array, local: int, nodes: int) -> Array:
+        h = self.hardware
+        alpha, W = h.scale_out_latency or 0.0, h.scale_out_bandwidth
+        if operation == "all_reduce":
+            inside = 0.0 if local == 1 else (self._inside("reduce_scatter", S, local)
+                                             + self._inside("all_gather", S, local))
+            return inside + collectives.all_reduce(S / local, float(nodes), alpha, W)
+        if operation in ("all_gather", "reduce_scatter"):
+            inside = 0.0 if local == 1 else self._inside(operation, S, local)
+            return inside + collectives.BY_NAME[operation](S / local, float(nodes), alpha, W)
+        if operation == "all_to_all" and nodes > 1:
+            remote = S * (nodes - 1.0) / nodes
+            inside = 0.0 if local == 1 else self._inside(operation, S - remote, local)
+            return np.maximum(inside, alpha + remote / W)
+        return collectives.BY_NAME[operation](S, float(max(nodes, 2)), alpha, W)

@@ -1,0 +1,200 @@
+"""Where the time of a prefill and of a decode step goes, by kind of operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from simulator.deployment import Deployment, Workload
+from simulator.plots.curves import scalar
+from simulator.plots.labels import Labels
+from simulator.plots.style import (
+    TEXT,
+    Plot,
+    Theme,
+    asked,
+    brief,
+    finished,
+    frame,
+    group_of,
+    ink,
+    listed,
+    names_of,
+    on,
+    settle,
+    styled,
+    theme_of,
+    tokens,
+)
+from simulator.request import Estimate, estimate
+from simulator.units import format_number, format_time
+
+
+def _rows(d: Deployment, name: str, e: Estimate) -> list[dict[str, Any]]:
+    rows = []
+    for phase in ("prefill", "decode") if float(e.workload.output) > 1 else ("prefill",):
+        detail = getattr(e, phase).detail
+        groups: dict[str, list[float]] = {}
+        for t in detail.operations:
+            sums = groups.setdefault(group_of(t.operation.kind), [0.0, 0.0])
+            sums[0] += float(t.expected)
+            sums[1] += float(t.ceiling)
+        if float(detail.host):
+            groups["host"] = [float(detail.host), 0.0]
+        rows += [{
+            "hardware": d.hardware.name, "device": name, "devices": d.devices,
+            "batch": float(e.workload.batch), "input": float(e.workload.input),
+            "output": float(e.workload.output), "fits": bool(e.memory.fits), "phase": phase,
+            "group": group, "time_s_expected": expected, "time_s_ceiling": ceiling,
+            "share": expected / float(detail.expected),
+        } for group, (expected, ceiling) in groups.items()]
+    return rows
+
+
+def _message(data: pd.DataFrame, briefs: dict[str, str]) -> str:
+    first = data[data["device"] == data["device"].iloc[0]]
+    words = []
+    for phase, rows in first.groupby("phase", sort=False):
+        top = rows.iloc[int(rows["share"].to_numpy().argmax())]
+        words.append(f"{phase} {top['share']:.0%} {top['group']}")
+    if len(briefs) > 1 and data["phase"].nunique() == 2:
+        return _compared(data, briefs)
+    text = ", ".join(words)
+    return text[0].upper() + text[1:]
+
+
+def _compared(data: pd.DataFrame, briefs: dict[str, str]) -> str:
+    """The device with the fastest step against the one with the slowest."""
+    times = data.groupby(["phase", "device"])["time_s_expected"].sum()
+    fast, slow = (str(v) for v in (times["decode"].idxmin(), times["decode"].idxmax()))
+    decode, prefill = (float(times[p, slow] / times[p, fast]) for p in ("decode", "prefill"))
+    return (f"{briefs[fast]} against {briefs[slow]}: decode {format_number(decode, 2)}x faster, "
+            f"prefill {format_number(prefill, 2)}x")
+
+
+@styled
+def breakdown(deployments: Deployment | Sequence[Deployment], workload: Workload | None = None, *,
+              theme: str = "light", title: str | None = None) -> Plot:
+    """Expected time of one prefill beside one mean decode step, stacked by kind of operation."""
+    look, w, chips = theme_of(theme), workload or Workload(), listed(deployments, 6)
+    scalar(w)
+    names = names_of(chips)
+    data = pd.DataFrame([r for d, n in zip(chips, names, strict=True)
+                         for r in _rows(d, n, estimate(d, w))])
+    phases = list(dict.fromkeys(data["phase"]))
+    bad = list(dict.fromkeys(data[~data["fits"]]["device"]))
+    subtitle = asked(chips[0], len(chips) > 1, batch=f"batch {w.batch:,.0f}", tokens=tokens(w))
+    where = f" on {', '.join(bad)}" if len(names) > 1 else ""
+    subtitle += f". DOES\u00a0NOT\u00a0FIT{where}" if bad else ""
+    briefs = {n: brief(d) for n, d in zip(names, chips, strict=True)}
+    key: list[tuple[Any, str]] = [
+        (Line2D([], [], color=look.foreground, linewidth=1.6, linestyle=(0, (4, 2))), "ceiling")]
+    if len(names) > 1:
+        key = [(Patch(color=look.kinds[g], linewidth=0), g) for g in _ordered(data, look)] + key
+    figure, axes = frame(look, title or _message(data, briefs), subtitle, key,
+                         columns=len(phases))
+    for each, phase in zip(axes, phases, strict=True):
+        _stack(each, data[data["phase"] == phase], look, names, briefs)
+        each.set_title({"prefill": "prefill, whole prompt", "decode": "decode, one step"}[phase],
+                       color=look.foreground, fontsize=TEXT + 1.5, fontweight="bold", loc="left")
+    settle(figure)
+    for each, phase in zip(axes, phases, strict=True):
+        _labels(each, data[data["phase"] == phase], look, names)
+    return finished(figure, data)
+
+
+def _ordered(rows: pd.DataFrame, look: Theme) -> list[str]:
+    """Groups from the bottom of the bar up, the largest first, the host last."""
+    total = rows.groupby("group")["time_s_expected"].sum()
+    return sorted((g for g in look.kinds if g in total.index),
+                  key=lambda g: (g == "host", -float(total[g])))
+
+
+def _stack(axes: Axes, rows: pd.DataFrame, look: Theme, names: Sequence[str],
+           briefs: dict[str, str]) -> None:
+    for x, name in enumerate(names):
+        own, bottom = rows[rows["device"] == name].set_index("group"), 0.0
+        for group in _ordered(rows, look):
+            height = float(own["time_s_expected"].get(group, 0.0))
+            bar = axes.bar(x, height, 0.62, bottom, color=look.kinds[group],
+                           edgecolor=look.background, linewidth=0.8)
+            if not own["fits"].all():
+                bar[0].set_alpha(0.55)
+            bottom += height
+        ceiling = float(own["time_s_ceiling"].sum())
+        axes.plot([x - 0.38, x + 0.38], [ceiling] * 2, color=look.foreground, linewidth=1.6,
+                  linestyle=(0, (4, 2)), gid=f"ceiling {name}")
+    totals = rows.groupby("device")["time_s_expected"].sum()
+    axes.set_ylim(0, float(totals.max()) * 1.12)
+    axes.set_xlim(-0.6, len(names) - 0.4 + (0.65 if len(names) == 1 else 0.0))
+    axes.set_xticks(range(len(names)), _ticks(names, briefs))
+    axes.tick_params(axis="x", length=0, labelcolor=look.foreground)
+    axes.grid(False, axis="x")
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.yaxis.set_major_formatter(FuncFormatter(
+        lambda v, _: format_time(v).replace(".00", "").replace(".0 ", " ")))
+
+
+def _ticks(names: Sequence[str], briefs: dict[str, str]) -> list[str]:
+    """Short names where they differ, broken at spaces so that neighbours don't touch."""
+    words = [briefs[n] for n in names]
+    words = words if len(set(words)) == len(words) else list(names)
+    return words if len(words) == 1 else [w.replace(" ", "\n") for w in words]
+
+
+def _labels(axes: Axes, rows: pd.DataFrame, look: Theme, names: Sequence[str]) -> None:
+    put = Labels(axes, look)
+    totals = rows.groupby("device")["time_s_expected"].sum()
+    for x, name in enumerate(names):
+        text = axes.text(x, totals[name], format_time(float(totals[name])), ha="center",
+                         va="bottom", fontsize=TEXT, color=look.foreground, fontweight="bold")
+        text.set_in_layout(False)
+        put.block(text)
+        _shares(axes, put, rows[rows["device"] == name].set_index("group"), look, x, rows)
+    if len(names) == 1:
+        _beside(axes, rows, look)
+
+
+def _beside(axes: Axes, rows: pd.DataFrame, look: Theme) -> None:
+    """Each group's name beside its part of the only bar."""
+    own = rows.set_index("group")
+    middles, bottom = [], 0.0
+    for group in _ordered(rows, look):
+        height = float(own["time_s_expected"].get(group, 0.0))
+        middles.append((group, bottom + height / 2))
+        bottom += height
+    gap = axes.get_ylim()[1] * 0.066
+    y = np.array([m for _, m in middles])
+    for i in range(1, len(y)):      # push upwards what would touch
+        y[i] = max(y[i], y[i - 1] + gap)
+    y -= max(0.0, y[-1] - axes.get_ylim()[1] * 0.97)
+    for i in range(len(y) - 2, -1, -1):
+        y[i] = min(y[i], y[i + 1] - gap)
+    for (group, middle), place in zip(middles, y, strict=True):
+        axes.plot([0.33, 0.40], [middle, place], color=look.kinds[group],
+                  linewidth=1.0, gid="leader")
+        text = axes.text(0.43, place, group, ha="left", va="center", fontsize=TEXT,
+                         color=ink(look.kinds[group], look))
+        text.set_in_layout(False)
+
+
+def _shares(axes: Axes, put: Labels, own: pd.DataFrame, look: Theme, x: int,
+            rows: pd.DataFrame) -> None:
+    """Each share inside its part of the bar, where there is room."""
+    bottom = 0.0
+    for group in _ordered(rows, look):
+        height = float(own["time_s_expected"].get(group, 0.0))
+        text = axes.text(x, bottom + height / 2, f"{float(own['share'].get(group, 0.0)):.0%}",
+                         ha="center", va="center", fontsize=TEXT, color=on(look.kinds[group]))
+        text.set_in_layout(False)
+        ends = put.pixels([x, x], [bottom, bottom + height])
+        if text.get_window_extent(put.renderer).height + 4 > ends[1, 1] - ends[0, 1]:
+            text.remove()
+        bottom += height

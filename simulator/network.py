@@ -77,7 +77,7 @@ class Network:
         return times[0] if len(times) == 1 else np.minimum(times[0], times[1])
 
     def _two_lines(self, operation: str, S: Array, n: int, line: dict[str, float]) -> Array:
-        link = self.hardware.link_bandwidth
+        link = self.hardware.link_bandwidth or 0.0
         reduce = operation == "all_reduce"
         share = (2.0 if reduce else 1.0) * (n - 1.0) / n
         first = (n - 1.0) if reduce else share

@@ -125,6 +125,7 @@ def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) ->
     batch = per_replica(d, w.batch)
     first = prefill(d, hardware, constants, batch, w.input, d.prefix_hit)
     last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
+    listed = listed or _holds_arrays((hardware, d.engine, d.model))
     step = decode(d, hardware, constants, batch, w.input + 1.0, last, listed)
     return _Run(hardware, constants, first, step)
 

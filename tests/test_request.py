@@ -450,6 +450,19 @@ def test_chunks_where_other_arrays_vary_too(count: int) -> None:
         assert priced.expected[i] == price.usd_per_million_tokens.expected
 
 
+def test_as_many_bandwidths_as_different_batches() -> None:
+    """A spec's array is never taken for one entry a different batch."""
+    B, W = np.array([1.0, 2.0, 3.0, 4.0]), np.array([4e12, 1e12, 2e12, 3e12])
+    d = deployment("llama-3.1-8b")
+
+    def of(value: Any) -> Deployment:
+        return d.replace(hardware=d.hardware.replace(memory_bandwidth=value))
+
+    order = np.array([2, 0, 3, 1])
+    check_rows(of(W), Workload(B[order], 800.0, 64.0), (4,),
+               lambda i: (of(float(W[i])), Workload(float(B[order][i]), 800.0, 64.0)))
+
+
 def test_operations_of_arrays_on_request() -> None:
     d, w = deployment("llama-3.1-8b"), Workload(np.array([1.0, 4.0]), 100.0, 20.0)
     assert estimate(d, w).decode.detail.operations == ()

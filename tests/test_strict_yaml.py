@@ -169,6 +169,6 @@ SCALARS = st.none() | st.booleans() | NUMBERS | TEXTS
 
 @given(st.dictionaries(KEYS, SCALARS | st.lists(SCALARS), max_size=5))
 def test_json_is_read_back(data: Any) -> None:
-    import json  # noqa: PLC0415
+    import json
 
     assert load_yaml_text(json.dumps(data, ensure_ascii=True), "f") == data

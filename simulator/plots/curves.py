@@ -21,6 +21,7 @@ from simulator.plots.style import Theme, count
 from simulator.request import Estimate, Figure, estimate
 
 ENDS = ("expected", "low", "high", "ceiling")
+NAMED = (1.0, 8.0, 64.0, 512.0)     # batches that a chart may name
 _MOST_BATCH = 4096.0
 _POINTS = 40
 
@@ -56,7 +57,8 @@ def batch_grid(chips: Sequence[Deployment], w: Workload, batches: Sequence[float
     ends = {float(np.max(memory(d, 1.0, w.input, w.output).max_batch)) for d in chips}
     top = min(max(2.0 ** np.ceil(np.log2(max(*ends, 8.0) * 1.2)), 8.0), _MOST_BATCH)
     smooth = np.round(np.geomspace(1.0, top, _POINTS))
-    return np.unique(np.concatenate([smooth, [e for e in ends if 1 <= e <= top]]))
+    named = [e for e in (*ends, *NAMED) if 1 <= e <= top]
+    return np.unique(np.concatenate([smooth, named]))
 
 
 def context_grid(chips: Sequence[Deployment], w: Workload, contexts: Sequence[float]) -> Any:

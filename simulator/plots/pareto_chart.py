@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from simulator.deployment import Deployment, Workload
 from simulator.errors import InputError
 from simulator.plots.curves import (
+    NAMED,
     Curve,
     batch_grid,
     frame_rows,
@@ -40,8 +41,6 @@ from simulator.plots.style import (
 )
 from simulator.request import Figure
 from simulator.units import format_time
-
-_NAMED = (1.0, 8.0, 64.0, 512.0)
 
 
 def front(user: Any, device: Any) -> Any:
@@ -189,9 +188,9 @@ def _labels(axes: Any, look: Theme, curves: Sequence[Any], data: pd.DataFrame, x
                   must=True)
         stars = data[(data["device"] == name) & data["knee"]]["batch"].tolist()
         last = [float(x[ok][-1])] if ok.any() else []
-        for b in dict.fromkeys([*stars, *last, *_NAMED]):
+        for b in dict.fromkeys([*stars, *last, *NAMED]):
             near = int(np.argmin(np.abs(np.log(x / b))))
-            if abs(np.log(x[near] / b)) > 0.12 or not ok[near]:
+            if x[near] != b or not ok[near]:
                 continue
             place = float(user.expected[near]), float(device.expected[near])
             axes.plot(*place, marker="o", markersize=4, color=color, zorder=5, gid="batch")

@@ -195,11 +195,10 @@ class _Chart:
     def _limits(self) -> None:
         seen = pd.concat([self.points[self.points["share"] > (0.1 if len(self.paths) else _SEEN)],
                           self.paths])
-        ridge = max(r.ridge for n in self.names for r in self.roofs[n][:1])
+        ridge = max(self.main(n).ridge for n in self.names)
         x, y = seen["intensity_flop_per_byte"], seen["flops_per_s"]
-        top = max(max(r.peak for r in self.roofs[n] if self.several is False or r.main)
-                  for n in self.names)
-        top = max(top, *(self.main(n).high[1] for n in self.names))
+        top = max(max(r.peak, r.high[1]) for n in self.names for r in self.roofs[n]
+                  if r.main or not self.several)
         self.left, self.right = min(0.3, x.min() / 2), max(x.max() * 4, ridge * 30)
         self.bottom, self.top = max(y.min() / 5.0, top * 2e-6), top * 2.2
         self.axes.set(xscale="log", yscale="log", xlim=(self.left, self.right),
@@ -320,8 +319,7 @@ class _Chart:
         for name in sorted(self.names, key=lambda n: self.main(n).ridge):
             r, color = self.main(name), self.colors[name]
             y = self.bottom * (r.peak / self.bottom) ** place
-            put.put(f"ridge {format_number(r.ridge)}", r.ridge, y, color,
-                    must=True, prefer=0.0)
+            put.put(f"ridge {format_number(r.ridge)}", r.ridge, y, color, must=True)
             place += 0.07
 
     def _name_lines(self, put: Labels) -> None:
@@ -368,7 +366,7 @@ class _Chart:
             low, high = (format_number(100 * v, 2) for v in (min(reached), max(reached)))
             share = f"{low}%" if low == high else f"{low} to {high}%"
             put.put(f"{phase}: {share} of peak", x, y, self.theme.foreground, size=10.5, bold=True,
-                    must=True, gap=12.0, prefer=-60.0 if phase == "decode" else -90.0)
+                    must=True, gap=12.0, prefer=0.0 if phase == "decode" else -90.0)
 
     def _name_operations(self, put: Labels) -> None:
         """Each group of operations in each phase, beside its largest, with its share."""

@@ -80,12 +80,12 @@ def levels(hardware: Hardware) -> list[tuple[str, float]]:
 
 
 def precisions(hardware: Hardware, compute: str) -> list[tuple[str, float]]:
-    """Dense peaks of a device, that of `compute` first; equal ones once, slower than bf16 never."""
+    """Dense peaks of a device, that of `compute` first; equal ones once, slower ones never."""
     peak, name = hardware.peak(compute)
     found = [(name, float(peak))]
     for other in _PRECISIONS[:5]:
         value = getattr(hardware, f"peak_{other}")
-        if value is None or any(abs(value / known - 1) < 0.02 for _, known in found):
+        if value is None or value < peak or any(abs(value / known - 1) < 0.02 for _, known in found):
             continue
         found.append((other, float(value)))
     return found
@@ -206,7 +206,7 @@ def drawn(data: pd.DataFrame) -> Any:
 
 
 def fitting(d: Deployment, w: Workload, batches: Sequence[float],
-             contexts: Sequence[float]) -> float:
+            contexts: Sequence[float]) -> float:
     """The batch of the context path."""
     most = float(memory(d, float(w.batch), float(min(contexts)), float(w.output)).max_batch)
     return max((b for b in batches if b <= most), default=float(w.batch))

@@ -28,6 +28,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fused              residual adds and activations run inside their neighbours
     unfused_attention  scores are written to memory
     head_replicated    every tensor-parallel rank holds and streams the whole LM head
+    collective_library whose all-reduce lines hold, beside NCCL's (efficiency/collectives.yaml)
+    overlap            share of a collective that hides behind arithmetic
     memory_policy      what `memory_fraction` is a share of: `total` (vLLM: the device's memory, of
                        which the engine may take so much), `static` (SGLang: weights and KV
                        alone), `free` (TensorRT-LLM: what weights and activations leave), `all`
@@ -60,6 +62,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fused: bool = True
     unfused_attention: bool = False
     head_replicated: bool = False
+    collective_library: str = "nccl"
+    overlap: float = 0.0
     memory_policy: Literal["total", "static", "free", "all"] = "all"
     memory_fraction: float = 1.0
     kv_allocator: Literal["exact", "windowed", "uniform", "hybrid", "cells"] = "exact"

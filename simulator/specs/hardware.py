@@ -40,6 +40,16 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     provenance: Provenance
 
 
+class CollectiveTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured times [s] of a collective between `ranks` devices, by size of the buffer [bytes]."""
+
+    operation: str
+    ranks: int
+    sizes: tuple[float, ...]
+    times: tuple[float, ...]
+    provenance: Provenance
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What a vendor announced, in its own words, with where and when."""
 
@@ -103,6 +113,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     bridge_domain: float | None = None
     host_link: str | None = None
     host_bandwidth: float | None = None
+    collectives: tuple[CollectiveTable, ...] = ()
     scale_out: str | None = None
     scale_out_bandwidth: float | None = None
     scale_out_latency: float | None = None
@@ -250,7 +261,8 @@ _MAY_BE_ZERO: Final = frozenset({"link_latency", "scale_out_latency", "layer_ove
 _TEXTS: Final = ("name", "title", "vendor", "architecture", "form_factor", "status", "granularity",
                  "memory_type", "memory_class", "sparse_marketing", "unit_kind", "link",
                  "link_topology", "bridge", "host_link", "scale_out", "list_price")
-_OTHER: Final = ("aliases", "sources", "notes", "claims", "tiers")
+_OTHER: Final = ("aliases", "sources", "notes", "claims", "tiers", "collectives")
+COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 FIELDS: Final = (*_TEXTS, *QUANTITIES, *_OTHER)
 
 
@@ -312,6 +324,8 @@ def parse_hardware(data: dict[str, Any], where: str) -> Hardware:
         claims=tuple(_parse_claim(c, f"{where}: claims") for c in _mappings(data, "claims", where)),
         tiers=tuple(_parse_tier(t, sources, f"{where}: tiers")
                     for t in _mappings(data, "tiers", where)),
+        collectives=tuple(_parse_collective(c, sources, f"{where}: collectives")
+                          for c in _mappings(data, "collectives", where)),
         ranges={key: number.range for key, number in numbers.items() if number.range is not None},
         provenance={key: number.provenance for key, number in numbers.items()},
         path=where,
@@ -328,6 +342,26 @@ def _parse_tier(data: dict[str, Any], sources: dict[str, Provenance], where: str
     provenance = parse_provenance(data, sources, f"{where}.{name}")
     return Tier(name=name, capacity=sizes["capacity"], bandwidth=sizes["bandwidth"],
                 provenance=provenance)
+
+
+def _parse_collective(data: dict[str, Any], sources: dict[str, Provenance],
+                      where: str) -> CollectiveTable:
+    check_keys(data, ("operation", "ranks", "sizes", "times", "source", "date", "confidence",
+                      "verified", "note"), where)
+    operation = _choice(_text(data, "operation", where), COLLECTIVES, "operation", where)
+    ranks = int(parse_sourced(data.get("ranks"), "count", sources, f"{where}.ranks").value)
+    lists: list[tuple[float, ...]] = []
+    for key, dimension in (("sizes", "memory"), ("times", "time")):
+        values = data.get(key)
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{where}.{key}: must be a list with a unit in each entry")
+        lists.append(tuple(parse_sourced(v, dimension, sources, f"{where}.{key}").value
+                           for v in values))
+    sizes, times = lists
+    if operation is None or len(sizes) != len(times) or list(sizes) != sorted(set(sizes)):
+        raise InputError(f"{where}: needs an operation, rising sizes, and as many times as sizes")
+    return CollectiveTable(operation=operation, ranks=ranks, sizes=sizes, times=times,
+                           provenance=parse_provenance(data, sources, where))
 
 
 def _parse_claim(data: dict[str, Any], where: str) -> Claim:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.arrays import Array
+from simulator.arrays import Array, larger, largest, present, smaller
 from simulator.deployment import Deployment
 from simulator.formats import number_format
 from simulator.kv_cache import mixer_convolution, mixer_kv_elements, mixer_state_elements
@@ -46,7 +46,7 @@ class KvPool:
     """What an engine's start-up log says about its KV pool, on one device."""
 
     bytes: Array
-    block_size: int
+    block_size: Array
     blocks: Array
     tokens: Array
     max_concurrency: Array
@@ -73,16 +73,17 @@ def window_of(group: LayerGroup) -> float | None:
 def cache_classes(d: Deployment) -> list[CacheClass]:
     """Layers that cache, merged by window and size, the smallest window first."""
     scale = d.kv_format.bytes / d.parallelism.cp
-    merged: dict[tuple[float | None, float, bool], float] = {}
+    merged: dict[tuple[str, str, bool], CacheClass] = {}
     for group in d.model.layers:
         size = cached_values(d, group) * scale
-        if size:
-            m = group.mixer
-            key = (window_of(group), size, isinstance(m, Attention) and m.chunk is not None)
-            merged[key] = merged.get(key, 0.0) + group.count * stage_share(d)
-    classes = [CacheClass(n, window, size, chunked)
-               for (window, size, chunked), n in merged.items()]
-    return sorted(classes, key=lambda c: c.window or math.inf)
+        if present(size):
+            m, window = group.mixer, window_of(group)
+            key = (str(window), str(size), isinstance(m, Attention) and m.chunk is not None)
+            known = merged.get(key)
+            layers = group.count * stage_share(d) + (0.0 if known is None else known.layers)
+            merged[key] = CacheClass(layers, window, size, key[2])
+    return sorted(merged.values(),
+                  key=lambda c: math.inf if c.window is None else float(np.max(c.window)))
 
 
 def kv_bytes_per_token(d: Deployment) -> float:
@@ -153,10 +154,10 @@ def kept_tokens(d: Deployment, c: CacheClass, context: Array) -> Array:
 def allocated_bytes(d: Deployment, context: Array) -> Array:
     """KV cache that the engine reserves for one sequence of `context` tokens on one rank."""
     classes = cache_classes(d)
-    largest = max((c.bytes_per_token for c in classes), default=0.0)
+    most = largest(c.bytes_per_token for c in classes)
     total: Array = 0.0 * context
     for c in classes:
-        size = largest if d.engine.kv_allocator == "uniform" else c.bytes_per_token
+        size = most if d.engine.kv_allocator == "uniform" else c.bytes_per_token
         total = total + c.layers * size * kept_tokens(d, c, context)
     return total
 
@@ -170,21 +171,22 @@ def longest_context(d: Deployment, room: Array) -> Array:
     classes = cache_classes(d)
     uniform = d.engine.kv_allocator == "uniform"
     step = {"exact": 1, "cells": CELL_PADDING}.get(d.engine.kv_allocator, block_of(d))
-    largest = max((c.bytes_per_token for c in classes), default=0.0)
-    sizes = [c.layers * (largest if uniform else c.bytes_per_token) for c in classes]
-    caps = [math.inf if c.window is None or uniform else float(kept_tokens(d, c, 1e15))
+    most = largest(c.bytes_per_token for c in classes)
+    sizes = [c.layers * (most if uniform else c.bytes_per_token) for c in classes]
+    caps = [math.inf if c.window is None or uniform else kept_tokens(d, c, 1e15)
             for c in classes]
     best: Array = 0.0 * room
-    for full in [0.0, *sorted({cap for cap in caps if cap < math.inf})]:
-        slope = sum(s for s, cap in zip(sizes, caps, strict=True) if cap > full)
-        fixed = sum(s * cap for s, cap in zip(sizes, caps, strict=True) if cap <= full)
-        if slope == 0:
-            return np.where(room >= fixed, 1e15, best)
-        best = np.maximum(best, np.floor((room - fixed) / slope / step * (1 + 1e-15)) * step)
+    for full in [0.0, *(cap for cap in caps if not np.all(np.isinf(cap)))]:
+        slope = sum(s * (cap > full) for s, cap in zip(sizes, caps, strict=True))
+        fixed = sum(s * np.where(cap <= full, np.minimum(cap, 1e15), 0.0)
+                    for s, cap in zip(sizes, caps, strict=True))
+        rising = np.floor((room - fixed) / np.where(slope > 0, slope, 1.0) / step
+                          * (1 + 1e-15)) * step
+        best = np.maximum(best, np.where(slope > 0, rising, np.where(room >= fixed, 1e15, 0.0)))
     return np.maximum(best, 0.0)
 
 
-def _groups(d: Deployment) -> tuple[float, list[tuple[CacheClass | None, float]]]:
+def _groups(d: Deployment) -> tuple[Array, list[tuple[CacheClass | None, float]]]:
     """(layers of a group, [(class or None for recurrent layers, groups)]) of the hybrid manager.
 
     Layers of a kind are cut into groups of the size of the rarest kind, or of the commonest where
@@ -192,26 +194,26 @@ def _groups(d: Deployment) -> tuple[float, list[tuple[CacheClass | None, float]]
     """
     classes = cache_classes(d)
     recurrent = sum(g.count for g in d.model.layers
-                    if mixer_state_elements(g.mixer, d.model.hidden)) * stage_share(d)
+                    if present(mixer_state_elements(g.mixer, d.model.hidden))) * stage_share(d)
     kinds: list[tuple[CacheClass | None, float]] = [(c, c.layers) for c in classes]
-    if recurrent:
+    if present(recurrent):
         kinds.append((None, recurrent))
     counts = [n for _, n in kinds]
-    size = max(counts) if max(counts) < d.engine.group_padding * min(counts) else min(counts)
-    return size, [(c, math.ceil(n / size)) for c, n in kinds]
+    most, least = larger(*counts), smaller(*counts)
+    size: Array = np.where(most < d.engine.group_padding * least, most, least)
+    return size, [(c, np.ceil(n / size)) for c, n in kinds]
 
 
-def _page_tokens(d: Deployment) -> int:
+def _page_tokens(d: Deployment) -> Array:
     """Tokens a block: with recurrent layers, as many as fill a page of the largest state."""
-    state = max((state_bytes_per_layer(d, g) for g in d.model.layers), default=0.0)
-    block = block_of(d)
-    if not state or not cache_classes(d):
+    state = largest(state_bytes_per_layer(d, g) for g in d.model.layers)
+    block, classes = block_of(d), cache_classes(d)
+    if not present(state) or not classes:
         return block
-    largest = max(c.bytes_per_token for c in cache_classes(d))
-    return int(math.ceil(state / largest / block) * block)
+    return np.ceil(state / largest(c.bytes_per_token for c in classes) / block) * block
 
 
-def _most_pages(d: Deployment, c: CacheClass, block: int, context: Array) -> Array:
+def _most_pages(d: Deployment, c: CacheClass, block: Array, context: Array) -> Array:
     """Pages of one group that a sequence of `context` tokens holds at most.
 
     While a prompt is computed in passes, a window layer holds its window but one and the tokens of
@@ -228,17 +230,16 @@ def _most_pages(d: Deployment, c: CacheClass, block: int, context: Array) -> Arr
 def _hybrid_pool(d: Deployment, room: Array, context: Array) -> KvPool:
     """The pool that groups of layers share: pages of one size, a sequence's in each group."""
     block, (size, groups) = _page_tokens(d), _groups(d)
-    largest = max(c.bytes_per_token for c in cache_classes(d))
-    count = np.floor(room / (largest * block * size) * (1 + 1e-15))
+    most = largest(c.bytes_per_token for c in cache_classes(d))
+    count = np.floor(room / (most * block * size) * (1 + 1e-15))
     pages: Array = 0.0
     for c, n in groups:
         if c is None:
             pages = pages + n
             continue
         # Layers that cache less a token fill the same page with more tokens, where it divides.
-        times = largest / c.bytes_per_token
-        pages = pages + n * _most_pages(d, c, block * int(times) if times % 1 == 0 else block,
-                                        context)
+        times = most / c.bytes_per_token
+        pages = pages + n * _most_pages(d, c, block * np.where(times % 1 == 0, times, 1), context)
     concurrency = count / pages
     if d.engine.log_tokens == "concurrency":
         tokens = np.floor(concurrency * context)
@@ -258,10 +259,10 @@ def pool(d: Deployment, room: Array, context: Array) -> KvPool:
         return _hybrid_pool(d, room, context)
     per_token = kv_bytes_per_token(d)
     if d.engine.kv_allocator == "uniform" and classes:
-        per_token = max(c.bytes_per_token for c in classes) * sum(c.layers for c in classes)
-    if not per_token:
+        per_token = largest(c.bytes_per_token for c in classes) * sum(c.layers for c in classes)
+    if not present(per_token):
         each = fixed_state_bytes(d)
-        return KvPool(room, block, 0.0 * room, 0.0 * room, room / max(each, 1.0))
+        return KvPool(room, block, 0.0 * room, 0.0 * room, room / larger(each, 1.0))
     count = np.floor(room / (per_token * block) * (1 + 1e-15))
     each = allocated_bytes(d, context) + fixed_state_bytes(d)
     return KvPool(room, block, count, count * block, count * block * per_token / each)

@@ -33,10 +33,10 @@ def mixer_kv_elements(mixer: Mixer | None) -> float:
     if isinstance(mixer, Attention):
         if mixer.shares_kv or mixer.cross:
             return 0.0
-        return float(mixer.kv_heads * (mixer.head_dim + mixer.values))
+        return 1.0 * (mixer.kv_heads * (mixer.head_dim + mixer.values))
     if isinstance(mixer, Mla):
         index = 0 if mixer.indexer is None else mixer.indexer.head_dim
-        return float(mixer.kv_rank + mixer.rope_dim + index)
+        return 1.0 * (mixer.kv_rank + mixer.rope_dim + index)
     return 0.0
 
 
@@ -69,16 +69,16 @@ def mixer_state_elements(mixer: Mixer | None, hidden: float) -> float:
     if isinstance(mixer, Mamba):
         # PLaMo 2, with one step size a head, keeps the newest column out of its state.
         columns = mixer.conv if mixer.dt_heads is None else mixer.conv - 1
-        return float(mixer.inner * (mixer.state + columns))
+        return 1.0 * (mixer.inner * (mixer.state + columns))
     if isinstance(mixer, Mamba2):
         inner = mixer.heads * mixer.head_dim
-        return float(inner * mixer.state + (inner + 2 * mixer.groups * mixer.state) * mixer.conv)
+        return 1.0 * (inner * mixer.state + (inner + 2 * mixer.groups * mixer.state) * mixer.conv)
     if isinstance(mixer, GatedDelta):
         columns = 2 * mixer.key_heads * mixer.key_dim + mixer.value_heads * mixer.value_dim
         state = mixer.value_heads * mixer.key_dim * mixer.value_dim
-        return float(state + columns * mixer.conv)
+        return 1.0 * (state + columns * mixer.conv)
     if isinstance(mixer, ShortConv):
-        return float(hidden * mixer.conv)
+        return 1.0 * (hidden * mixer.conv)
     return 0.0
 
 

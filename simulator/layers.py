@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.arrays import Array
+from simulator.arrays import Array, larger, present
 from simulator.deployment import Deployment
 from simulator.kv_cache import mixer_state_elements
 from simulator.operations import Operation, elementwise, gemm, gemm_flops, moe, ssm
@@ -93,9 +93,9 @@ def _gemm(d: Deployment, name: str, role: str, m: Array, k: Array, n: Array,
                 d.compute(role), gemm_kernel(d, role))
 
 
-def kv_heads_per_rank(heads: int, tp: int) -> float:
+def kv_heads_per_rank(heads: Array, tp: int) -> Array:
     """KV heads of a rank; beyond their number they are replicated."""
-    return max(heads / tp, 1.0)
+    return larger(heads / tp, 1.0)
 
 
 def attention_projections(d: Deployment, a: Attention, T: Array) -> list[Operation]:
@@ -173,7 +173,7 @@ def ssm_operations(d: Deployment, s: Mamba | Mamba2 | GatedDelta | ShortConv,
         wide, inner, state, conv = 3 * hidden, hidden, 0, hidden
     values = mixer_state_elements(s, hidden) / tp
     scan = Operation(
-        "scan", "ssm", "ssm", 1.0, ssm.scan_flops(T, inner / tp, max(state, s.conv)),
+        "scan", "ssm", "ssm", 1.0, ssm.scan_flops(T, inner / tp, larger(state, s.conv)),
         kv=ssm.state_traffic(n, values), activations=D * T * (conv + 2 * inner) / tp,
         compute=d.activation_format.compute or "bf16")
     return [_gemm(d, "ssm_input", "ssm", T, hidden, wide / tp), *extra, scan,
@@ -217,10 +217,10 @@ def moe_operations(d: Deployment, f: Moe, T: Array) -> list[Operation]:
         d.compute("experts")))
     if f.latent is not None:
         operations.append(_gemm(d, "latent_up", "ffn", T, f.latent, hidden))
-    if f.shared_width:
+    if present(f.shared_width):
         operations += dense_operations(d, f.shared_width, f.gated, T, "shared_experts",
                                        "shared_experts")
-    if f.dense_width:
+    if present(f.dense_width):
         operations += dense_operations(d, f.dense_width, f.gated, T)
     return operations
 
@@ -249,7 +249,7 @@ def layer_operations(d: Deployment, group: LayerGroup,
     T = sum_of(s.tokens for s in segments) / d.parallelism.cp
     D, hidden = d.activation_format.bytes, d.model.hidden
     small = small_elements(d.model, group) * d.weight_format("norm").bytes
-    norms, residuals = float(group.norms), float((group.mixer is not None) + (
+    norms, residuals = 1.0 * group.norms, float((group.mixer is not None) + (
         group.ffn is not None and not group.parallel))
     operations = [elementwise("norm", norms, T * hidden, D, 4, 2, "norm", weights=small / norms)
                   if norms else Operation("small_weights", "norm", "elementwise", 1.0,
@@ -273,9 +273,9 @@ def layer_operations(d: Deployment, group: LayerGroup,
         operations += _expert_exchange(d, ffn, T)
     if ffn is not None or group.parallel:
         operations += _all_reduce(d, "mlp_all_reduce", T)
-    count = float(group.count)
+    count = 1.0 * group.count
     for tensor in group.extra:
-        if tensor.streamed and tensor.elements:
+        if tensor.streamed and present(tensor.elements):
             operations.append(Operation(tensor.name, "elementwise", "elementwise", 1.0,
                                         weights=tensor.elements * d.weight_format("other").bytes,
                                         launches=0.0))
@@ -308,7 +308,7 @@ def attention_operations(d: Deployment, group: LayerGroup, s: Segment,
     In decode their FLOPs and bytes are affine in the context up to their `limit`, and constant
     above. `key` keeps the alternatives of different groups and segments apart.
     """
-    mixer, count, cp = group.mixer, float(group.count), d.parallelism.cp
+    mixer, count, cp = group.mixer, 1.0 * group.count, d.parallelism.cp
     if not isinstance(mixer, Attention | Mla) or (isinstance(mixer, Attention) and mixer.cross):
         return []
     limit = attention_limits(group)
@@ -325,8 +325,8 @@ def _attention_cores(d: Deployment, a: Attention, s: Segment, pairs: Array, keys
     h, K, n = a.heads / tp, kv_heads_per_rank(a.kv_heads, tp), s.sequences
     compute = d.activation_format.compute or "bf16"
     kernel = f"attention_{s.phase}"
-    name = f"attention_window_{a.window}" if a.window else (
-        f"attention_chunk_{a.chunk}" if a.chunk else "attention")
+    name = (f"attention_window_{a.window}" if a.window is not None else
+            f"attention_chunk_{a.chunk}" if a.chunk is not None else "attention")
     flops = att.attention_flops(n, h, pairs, a.head_dim, a.values)
     read = att.kv_bytes(n, K, keys, a.head_dim, a.values, k)
     rows = att.query_bytes(n, h, s.new, a.head_dim, a.values, D)
@@ -398,7 +398,7 @@ def edge_operations(d: Deployment, segments: Sequence[Segment], rows: Array) -> 
         operations += [_gemm(d, "embedding_up", "ffn", T, width, model.hidden),
                        _gemm(d, "embedding_down", "ffn", rows, model.hidden, width)]
     for extra in model.extra:
-        if extra.streamed and extra.elements:
+        if extra.streamed and present(extra.elements):
             operations.append(Operation(extra.name, "elementwise", "elementwise", 1.0,
                                         weights=extra.elements * d.weight_format("other").bytes))
     operations += _all_reduce(d, "embedding_all_reduce", T)

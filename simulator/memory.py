@@ -20,14 +20,15 @@ from simulator.allocation import (
     pool,
     stage_share,
 )
-from simulator.arrays import Array
+from simulator.arrays import Array, larger
 from simulator.deployment import Deployment
-from simulator.layers import Shares
+from simulator.layers import Shares, kv_heads_per_rank
 from simulator.parameters import Tensor, model_tensors
 from simulator.specs.model import Attention, Dense, Mla, Model, Moe
 
 _SPLIT_BY_TP = frozenset({"attention", "ffn", "ssm", "shared_experts", "head", "embedding"})
-_REPLICATED = frozenset({"q_down", "kv_down", "indexer", "positions"})
+_REPLICATED = frozenset({"q_down", "kv_down", "indexer", "positions", "latent",
+                         "embedding_bridges"})
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,27 @@ def _tensor_share(d: Deployment, tensor: Tensor) -> float:
         return 1.0 / (shares.experts * shares.expert_width)
     if tensor.role == "head" and d.engine.head_replicated:
         return 1.0
+    if tensor.name == "qkv" and d.parallelism.tp > 1:
+        return _qkv_share(d)
     if tensor.role in _SPLIT_BY_TP and tensor.name not in _REPLICATED:
         return 1.0 / shares.tp
     return 1.0
+
+
+def _qkv_share(d: Deployment) -> float:
+    """Share of the QKV projections on one rank: beyond the KV heads, K and V are held several times."""
+    whole = rank = 0.0
+    tp = d.parallelism.tp
+    for group in d.model.layers:
+        a = group.mixer
+        if isinstance(a, Attention):
+            width = d.model.hidden if a.input_width is None else a.input_width
+            queries = a.heads * a.head_dim * (2 if a.output_gate else 1)
+            own = 0 if a.shares_kv else a.head_dim + (0 if a.keys_are_values else a.values)
+            whole += group.count * width * (queries + a.kv_heads * own)
+            rank += group.count * width * (queries / tp
+                                           + kv_heads_per_rank(a.kv_heads, tp) * own)
+    return rank / whole
 
 
 def weight_bytes(d: Deployment) -> Array:
@@ -85,7 +104,7 @@ def weight_bytes(d: Deployment) -> Array:
     return layers * stage_share(d) + np.maximum(edges["embedding"], edges["head"])
 
 
-def _widest(model: Model, tp: int) -> float:
+def _widest(model: Model, tp: int) -> Array:
     """Values a token needs at the widest point of a layer, on one rank."""
     widths = [0.0]
     for group in model.layers:
@@ -100,10 +119,10 @@ def _widest(model: Model, tp: int) -> float:
         if isinstance(mixer, Mla):
             heads = mixer.heads / tp
             widths.append(heads * (2.0 * mixer.nope_dim + mixer.rope_dim + 2.0 * mixer.value_dim))
-    return max(widths)
+    return larger(*widths)
 
 
-def activation_bytes_per_token(d: Deployment) -> float:
+def activation_bytes_per_token(d: Deployment) -> Array:
     """Peak activations a token of a pass: residual stream, its norm, and the widest layer part."""
     values = 2.0 * d.model.hidden + _widest(d.model, d.parallelism.tp)
     return values * d.activation_format.bytes
@@ -253,7 +272,7 @@ def _max_context(d: Deployment, room: Array, local: Array, output: Array) -> Arr
     The engine's largest pass is planned for, so activations are those of its token budget, or of
     the positions of the model where it has none.
     """
-    state, positions = fixed_state_bytes(d), float(d.model.positions)
+    state, positions = fixed_state_bytes(d), d.model.positions * 1.0
     longest: Array = None
     for space, kv, act in _lines(d, room):
         found = _context_below(d, space, kv, act, local, output, state)
@@ -273,7 +292,7 @@ def _context_below(d: Deployment, space: Array, kv: float, act: float, local: Ar
     short = (np.minimum(found, d.model.positions) - output) * local < budget
     if not np.any(short):
         return found
-    if np.ndim(short) == 1:
+    if np.ndim(short) == 1 and np.ndim(d.model.positions) == np.ndim(state) == 0:
         rows = np.flatnonzero(short)
         few = [v[rows] if np.ndim(v) else v for v in (space, local, output)]
         found = found + np.zeros(len(short))
@@ -286,8 +305,8 @@ def _bisected(d: Deployment, space: Array, kv: float, act: float, local: Array, 
               state: float) -> Array:
     """The same by bisection, where the activations grow with the prompt too."""
     low: Array = 0.0 * (space + local + output)
-    high: Array = low + float(d.model.positions)
-    for _ in range(int(np.ceil(np.log2(d.model.positions))) + 1):
+    high: Array = low + d.model.positions * 1.0
+    for _ in range(int(np.ceil(np.log2(np.max(d.model.positions)))) + 1):
         middle = np.ceil((low + high) / 2.0)
         prompt = np.maximum(middle - output, 1.0)
         cost = (kv * local * (allocated_bytes(d, middle) + state)

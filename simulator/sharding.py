@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from simulator.errors import InputError
 from simulator.specs.model import (
     Attention,
@@ -68,13 +70,13 @@ def _undivided(group: LayerGroup, tp: int, ep: int) -> list[str]:
             parts.append(("columns of each expert", f.width))
         parts += [(name, size) for name, size in (("columns of the shared experts", f.shared_width),
                                                   ("columns of the MLP", f.dense_width)) if size]
-    return [f"does not divide the {size} {name}" for name, size in parts if size % tp]
+    return [f"does not divide the {size} {name}" for name, size in parts if np.any(size % tp)]
 
 
 def _kv_heads(group: LayerGroup, tp: int) -> str:
     """Why KV heads don't fit `tp`, for tp above them too."""
     m = group.mixer
-    if isinstance(m, Attention) and m.kv_heads % tp and tp % m.kv_heads:
+    if isinstance(m, Attention) and np.any((m.kv_heads % tp != 0) & (tp % m.kv_heads != 0)):
         return f"neither divides nor is a multiple of the {m.kv_heads} KV heads"
     return ""
 
@@ -157,7 +159,7 @@ def check_parallelism(model: Model, p: Parallelism,
         degree = getattr(p, name)
         if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
             raise InputError(f"{name}: {degree} is not a whole number of at least 1")
-    if p.pp > model.layer_count:
+    if np.any(p.pp > np.asarray(model.layer_count)):
         raise InputError(f"pp: {p.pp} stages for the {model.layer_count} layers of {model.name}")
     if (p.tp * p.dp) % p.ep:
         raise InputError(f"ep: {p.ep} does not divide tp x dp = {p.tp * p.dp}")
@@ -165,7 +167,7 @@ def check_parallelism(model: Model, p: Parallelism,
     if p.ep > 1 and not experts:
         raise InputError(f"ep: {model.name} has no experts, so ep must be 1")
     for count in experts:
-        if count % p.ep:
+        if p.ep > 1 and np.any(count % p.ep):
             valid = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
             raise InputError(f"ep: {p.ep} does not divide the {count} experts of {model.name} "
                              f"(valid: {valid})")

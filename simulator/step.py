@@ -306,7 +306,7 @@ def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime]) ->
     share = stage_share(d)
 
     def device(pick: Callable[[OperationTime], Array]) -> Array:
-        if share == 1.0:
+        if np.all(share == 1.0):
             return sum_of(pick(t) for t in chosen)
         return sum_of(pick(t) * (1.0 if t.operation.name in _EDGE else share) for t in chosen)
 

@@ -22,7 +22,6 @@ from simulator.specs.hardware import Hardware
 from simulator.specs.stack import UnstackableError, stack
 from simulator.sweep_columns import (
     COLUMNS,
-    IDENTITY,
     INTEGERS,
     NAMES,
     TEXTS,
@@ -274,4 +273,4 @@ def _merged_column(block: Block, name: str, parts: list[tuple[list[int], Any]]) 
     return Text(merged, tuple(index)) if name in TEXTS else merged
 
 
-__all__ = ["IDENTITY", "Block", "Grid", "estimate_rows", "evaluate", "sweep", "sweep_chunks", "work"]
+__all__ = ["Block", "Grid", "estimate_rows", "evaluate", "sweep", "sweep_chunks", "work"]

@@ -49,7 +49,7 @@ def test_meaning(text: str, expected: list[int]) -> None:
 @pytest.mark.parametrize("text", [
     "__import__('os').system('true')", "tpot_s.__class__", "[x for x in (1,)]", "lambda: 1", "",
     "tpot_s <", "open('x')", "tpot_s if fits else 1", "f'{tpot_s}'", "tpot_s < 1j", "(" * 300,
-    "batch is 1", "fits @ fits", "hardware in 'a100'", "1 < 10**400", "fits and", "x := 1",
+    "batch is 1", "fits @ fits", "hardware in 'a100'", "fits and", "x := 1",
     "tpot_s[0]", "batch << 100", "9" * 400, "not " * 3000 + "fits", "b'x'", "None", "...",
 ])
 def test_refuses(text: str) -> None:

@@ -126,8 +126,7 @@ class _Chart:
                   for p in PHASES if self.phase(n, p) is not None} for n in self.names]
         right, left = [s["prefill"] for s in sides], [1 / s["decode"] for s in sides
                                                       if "decode" in s]
-        base = self.data[self.data["series"] == "pass"]
-        if not base["fits"].any():
+        if not self.data[self.data["series"] == "pass"]["fits"].any():
             return "It does not fit; if it did, it would sit here"
         if not left:
             return "Prefill sits right of the ridge" if min(right) > 1 else (
@@ -193,27 +192,26 @@ class _Chart:
             "; hollow path: does not fit" if hollow else ""))]
 
     def _limits(self) -> None:
-        seen = pd.concat([self.points[self.points["share"] > (0.1 if len(self.paths) else _SEEN)],
-                          self.paths])
+        least = 0.1 if len(self.paths) else _SEEN
+        seen = pd.concat([self.points[self.points["share"] > least], self.paths])
         ridge = max(self.main(n).ridge for n in self.names)
         x, y = seen["intensity_flop_per_byte"], seen["flops_per_s"]
         top = max(max(r.peak, r.high[1]) for n in self.names for r in self.roofs[n]
                   if r.main or not self.several)
         self.left, self.right = min(0.3, x.min() / 2), max(x.max() * 4, ridge * 30)
         self.bottom, self.top = max(y.min() / 5.0, top * 2e-6), top * 2.2
+        each = ", a device" if any(d.devices > 1 for d in self.chips) else ""
         self.axes.set(xscale="log", yscale="log", xlim=(self.left, self.right),
-                      ylim=(self.bottom, self.top),
-                      xlabel="arithmetic intensity, FLOP per byte",
-                      ylabel="FLOP/s" + (", a device" if any(d.devices > 1 for d in self.chips)
-                                         else ""))
+                      ylim=(self.bottom, self.top), ylabel="FLOP/s" + each,
+                      xlabel="arithmetic intensity, FLOP per byte")
         for axis, form in ((self.axes.xaxis, lambda v, _: f"{v:g}"),
                            (self.axes.yaxis, lambda v, _: power(v))):
             axis.set_major_locator(LogLocator(numticks=12))
             axis.set_major_formatter(FuncFormatter(form))
             axis.set_minor_locator(NullLocator())
 
-    def _x(self, low: float | None = None) -> Any:
-        return np.geomspace(low or self.left, self.right, 400)
+    def _x(self) -> Any:
+        return np.geomspace(self.left, self.right, 400)
 
     def _lines(self, name: str) -> None:
         """Ceilings dashed, the expected line solid, further levels and precisions thin."""
@@ -300,10 +298,10 @@ class _Chart:
             self._sides(put)
         self._name_ridges(put)
         self._name_lines(put)
-        if not self.several and not len(self.paths):
-            self._name_operations(put)
         self._name_paths(put)
         self._name_phases(put)
+        if not self.several and not len(self.paths):
+            self._name_operations(put)
 
     def _sides(self, put: Labels) -> None:
         ridge = self.main(self.names[0]).ridge

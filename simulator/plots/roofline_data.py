@@ -85,7 +85,8 @@ def precisions(hardware: Hardware, compute: str) -> list[tuple[str, float]]:
     found = [(name, float(peak))]
     for other in _PRECISIONS[:5]:
         value = getattr(hardware, f"peak_{other}")
-        if value is None or value < peak or any(abs(value / known - 1) < 0.02 for _, known in found):
+        if value is None or value < peak or any(
+                abs(value / known - 1) < 0.02 for _, known in found):
             continue
         found.append((other, float(value)))
     return found

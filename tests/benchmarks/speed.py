@@ -31,8 +31,16 @@ from simulator.sweep_columns import Table, Text
 from simulator.sweep_io import encode_csv, encode_jsonl
 from simulator.sweeps import estimate_rows
 
-MODELS = ["llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "llama-3.2-1b", "gpt2-xl", "mixtral-8x7b", "deepseek-v3", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-120b", "gpt-oss-20b", "gemma-3-27b", "falcon-7b", "kimi-k2"]
-CHIPS = ["a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm-141gb", "b200-sxm-180gb", "l40s", "mn-core-l1400", "tpu-v5p", "mi300x", "l4", "a10"]
+MODELS = [
+    "llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3.1-8b", "llama-3.1-70b",
+    "llama-3.1-405b", "llama-3.2-1b", "gpt2-xl", "mixtral-8x7b", "deepseek-v3", "qwen3-8b",
+    "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-120b", "gpt-oss-20b", "gemma-3-27b", "falcon-7b",
+    "kimi-k2",
+]
+CHIPS = [
+    "a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm-141gb", "b200-sxm-180gb", "l40s",
+    "mn-core-l1400", "tpu-v5p", "mi300x", "l4", "a10",
+]
 FORMATS = ["own", "fp8", "int4-g128", "nvfp4"]
 
 

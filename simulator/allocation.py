@@ -52,7 +52,7 @@ class KvPool:
     max_concurrency: Array
 
 
-def cached_values(d: Deployment, group: LayerGroup) -> float:
+def cached_values(d: Deployment, group: LayerGroup) -> Array:
     """Values a token caches in one layer of a group, on one rank; MLA's latent is replicated."""
     mixer, values = group.mixer, mixer_kv_elements(group.mixer)
     if isinstance(mixer, Attention):

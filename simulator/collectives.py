@@ -38,7 +38,7 @@ def all_reduce_halving(S: Array, n: Array, alpha: Array, W: Array) -> Array:
 
 
 def all_reduce_one_shot(S: Array, n: Array, alpha: Array, W: Array) -> Array:
-    """Every rank reads all others' buffers over a switch: one hop, n-1 buffers (below about 1 MB)."""
+    """Every rank reads all others' buffers over a switch: one hop, n-1 buffers (below 1 MB)."""
     return np.minimum(n - 1.0, 1.0) * alpha + (n - 1.0) * S / W
 
 

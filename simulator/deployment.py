@@ -76,8 +76,8 @@ class Deployment:
     @property
     def kv_format(self) -> NumberFormat:
         """Format of the KV cache: as asked, else the model's own, else that of activations."""
-        return number_format(self.model.kv_format or self.activations if self.kv is None else self.kv,
-                             "kv")
+        own = self.model.kv_format or self.activations
+        return number_format(own if self.kv is None else self.kv, "kv")
 
     def weight_format(self, role: str) -> NumberFormat:
         """Format of the weights of a role."""
@@ -85,7 +85,8 @@ class Deployment:
             return number_format(self.formats[role], f"formats.{role}")
         native = self.model.formats
         asked = self.weights
-        default = number_format(native.get("weights", "bf16") if asked is None else asked, "weights")
+        plain = native.get("weights", "bf16")
+        default = number_format(plain if asked is None else asked, "weights")
         if role in QUANTISED_ROLES:
             return number_format(native.get(role, default.name)) if asked is None else default
         if role in native:

@@ -72,7 +72,7 @@ def _tensor_share(d: Deployment, tensor: Tensor) -> float:
 
 
 def _qkv_share(d: Deployment) -> float:
-    """Share of the QKV projections on one rank: beyond the KV heads, K and V are held several times."""
+    """Share of the QKV projections on one rank: beyond the KV heads, K and V are replicated."""
     whole = rank = 0.0
     tp = d.parallelism.tp
     for group in d.model.layers:

@@ -30,11 +30,6 @@ def _table() -> dict[str, Any]:
     return load_yaml(Path(__file__).parent / "efficiency" / "collectives.yaml")
 
 
-def default_overlap() -> float:
-    """Share of a collective that hides behind arithmetic unless the engine states its own."""
-    return float(_table()["overlap"])
-
-
 def link_class(hardware: Hardware) -> str | None:
     """Kind of link whose lines hold for a device; None where nothing of the kind was measured."""
     text = (hardware.link or "").lower()
@@ -49,7 +44,7 @@ class Network:
         self._lines = {} if engine.ideal else _table()["links"].get(link_class(hardware), {})
 
     def time(self, operation: str, S: Array, ranks: int, extent: int) -> Array:
-        """Time [s] of a collective of S bytes between `ranks` devices that span `extent` devices."""
+        """Time [s] of a collective of S bytes between `ranks` of the `extent` devices they span."""
         if ranks == 1:
             return 0.0 * S
         h = self.hardware

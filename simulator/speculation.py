@@ -1,7 +1,7 @@
 """Speculative decoding: a draft proposes g tokens, one step of the model verifies g + 1.
 
-a acceptance rate of one draft token (independent), g draft tokens, c time of one draft step over one
-step of the model, at the serving batch. Leviathan, Kalman, Matias, 2022 (2211.17192).
+a acceptance rate of one draft token (independent), g draft tokens, c time of one draft step over
+one step of the model, at the serving batch. Leviathan, Kalman, Matias, 2022 (2211.17192).
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class TextOutput:
     def __init__(self, path: Path, note: Note, names: tuple[str, ...]) -> None:
         self.path, self.note, self.names = path, note, names
         csv = file_format(path) == "csv"
-        self.encode: Callable[[Table], bytes] = encode_csv if csv else encode_jsonl
+        self.encode: Callable[[Table], bytes] | None = encode_csv if csv else encode_jsonl
         self.header = (",".join(names) + "\n").encode() if csv else b""
         self._file: IO[bytes] | None = None
 
@@ -211,10 +211,11 @@ class TextOutput:
             self._file.truncate(self.note.bytes)
             self._file.seek(self.note.bytes)
 
-    def append(self, table: Table, summary: Any) -> None:
-        """One more block."""
+    def append(self, rows: Table | bytes, summary: Any) -> None:
+        """One more block, encoded."""
         assert self._file is not None
-        data = memoryview(self.encode(table.only(self.names)))
+        assert isinstance(rows, bytes)
+        data = memoryview(rows)
         try:
             written = 0
             while written < len(data):
@@ -237,6 +238,7 @@ class TextOutput:
 
     def is_whole(self, first: Table, last: Table) -> bool:
         """Whether the file is this very table: it begins and ends with its first and last block."""
+        assert self.encode is not None
         head = self.header + self.encode(first.only(self.names))
         tail = self.encode(last.only(self.names))
         with open(self.path, "rb") as f:
@@ -254,6 +256,7 @@ class ParquetOutput:
     """
 
     PART_ROWS = 1_000_000
+    encode: Callable[[Table], bytes] | None = None
 
     def __init__(self, path: Path, note: Note, names: tuple[str, ...]) -> None:
         self.path, self.note, self.names = path, note, names
@@ -294,9 +297,10 @@ class ParquetOutput:
                 arrays.append(pa.array(values, from_pandas=True))
         return pa.Table.from_arrays(arrays, names=list(self.names))
 
-    def append(self, table: Table, summary: Any) -> None:
+    def append(self, rows: Table | bytes, summary: Any) -> None:
         """One more block; a part is written when enough rows wait."""
-        self._waiting.append(table.only(self.names))
+        assert isinstance(rows, Table)
+        self._waiting.append(rows)
         self._blocks += 1
         self.note.summary = summary
         if sum(t.rows for t in self._waiting) >= self.PART_ROWS:

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from simulator.errors import InputError
-from simulator.sweep_columns import COLUMNS, Table, column_name
-from simulator.sweep_grid import Grid
+from simulator.sweep_columns import COLUMNS, NAMES, Table, column_name
+from simulator.sweep_grid import Block, Grid
 from simulator.sweep_io import Output, output_to
 from simulator.sweep_summary import Summary
-from simulator.sweeps import sweep_chunks, work
+from simulator.sweeps import blocks, work
+from simulator.where import check_where
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def run_sweep(grid: Grid, summary: Summary, where: str | None = None,
     sweep left unfinished is completed; one that is already whole is left as it is.
     """
     began = time.perf_counter()
+    if where is not None:
+        check_where(where, NAMES)
     names = COLUMNS if columns is None else tuple(
         dict.fromkeys(column_name(c, "--columns") for c in columns))
     needed = tuple(n for n in COLUMNS if n in {*names, *summary.needs})
@@ -69,16 +73,35 @@ def run_sweep(grid: Grid, summary: Summary, where: str | None = None,
     return Result(summary, grid.rows, done, time.perf_counter() - began, resumed, whole)
 
 
+def _prepare(block: Block, where: str | None, names: tuple[str, ...],
+             summary_names: tuple[str, ...], file_names: tuple[str, ...] | None,
+             encode: Callable[[Table], bytes] | None) -> tuple[Table, Table | bytes]:
+    """A block's columns for the summary, and its rows as the file takes them.
+
+    Making text of numbers costs more than making the numbers, so the worker does it.
+    """
+    table = work(block, where, names)
+    rows: Table | bytes = b""
+    if file_names is not None:
+        chosen = table.only(file_names)
+        rows = chosen if encode is None else encode(chosen)
+    return table.only(summary_names), rows
+
+
 def _add_all(grid: Grid, summary: Summary, where: str | None, names: tuple[str, ...],
              executor: Executor | None, start: int, output: Output | None,
              progress: Progress) -> int:
     finished, done = False, 0
+    file_names = None if output is None else output.names
+    encode = None if output is None else output.encode
+    job = partial(_prepare, where=where, names=names, summary_names=summary.needs,
+                  file_names=file_names, encode=encode)
     skipped = sum(grid.block_size(i) for i in range(start))
     try:
-        for index, table in enumerate(sweep_chunks(grid, where, names, executor, start), start):
+        for index, (table, rows) in enumerate(blocks(grid, job, executor, start), start):
             summary.add(table)
             if output is not None:
-                output.append(table, summary.saved())
+                output.append(rows, summary.saved())
             done += grid.block_size(index)
             progress(skipped + done, grid.rows)
         finished = True

@@ -8,9 +8,10 @@ independent, so any executor may run them, in any order; results come back in th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from simulator.sweep_grid import Block, Grid
 from simulator.where import check_where, evaluate_where
 
 MOST_TABLE_ROWS = 50_000_000
+T = TypeVar("T")
 
 
 def sweep(models: Any, hardware: Any, batch: Any = 1, input: Any = 1024, output: Any = 256,
@@ -72,20 +74,26 @@ def sweep_chunks(grid: Grid, where: str | None = None, columns: Sequence[str] | 
     if where is not None:
         check_where(where, NAMES)
     names = COLUMNS if columns is None else tuple(column_name(c, "columns") for c in columns)
+    yield from blocks(grid, partial(work, where=where, names=names), executor, start)
+
+
+def blocks(grid: Grid, job: Callable[[Block], T], executor: Executor | None = None,
+           start: int = 0) -> Iterator[T]:
+    """What `job` makes of each block, in order; it must be picklable for an executor that is."""
     if executor is None:
         for index in range(start, grid.blocks):
-            yield work(grid.block(index), where, names)
+            yield job(grid.block(index))
     else:
-        yield from _spread(grid, where, names, executor, start)
+        yield from _spread(grid, job, executor, start)
 
 
-def _spread(grid: Grid, where: str | None, names: tuple[str, ...], executor: Executor,
-            start: int) -> Iterator[Table]:
+def _spread(grid: Grid, job: Callable[[Block], T], executor: Executor,
+            start: int) -> Iterator[T]:
     """Blocks on an executor, in order, at most a few in flight.
 
     What a broken executor or a lost worker didn't bring back is worked out here.
     """
-    pending: deque[tuple[int, Future[Table] | None]] = deque()
+    pending: deque[tuple[int, Future[T] | None]] = deque()
     workers = getattr(executor, "_max_workers", None)
     window = 2 * workers + 2 if isinstance(workers, int) and workers > 0 else 16
     alive, following = True, start
@@ -95,21 +103,20 @@ def _spread(grid: Grid, where: str | None, names: tuple[str, ...], executor: Exe
                 future = None
                 if alive:
                     try:
-                        future = executor.submit(work, grid.block(following), where, names)
+                        future = executor.submit(job, grid.block(following))
                     except RuntimeError:  # a broken pool refuses work
                         alive = False
                 pending.append((following, future))
                 following += 1
             index, future = pending.popleft()
-            yield _result(grid, index, future, where, names)
+            yield _result(grid, index, future, job)
     finally:
         for _, future in pending:
             if future is not None:
                 future.cancel()
 
 
-def _result(grid: Grid, index: int, future: Future[Table] | None, where: str | None,
-            names: tuple[str, ...]) -> Table:
+def _result(grid: Grid, index: int, future: Future[T] | None, job: Callable[[Block], T]) -> T:
     if future is not None:
         try:
             return future.result()
@@ -117,7 +124,7 @@ def _result(grid: Grid, index: int, future: Future[Table] | None, where: str | N
             raise
         except Exception:  # the worker or its pool died; a bug in the block shows again below
             pass
-    return work(grid.block(index), where, names)
+    return job(grid.block(index))
 
 
 def estimate_rows(d: Deployment, w: Workload, price: float | None = None) -> Table:
@@ -273,4 +280,4 @@ def _merged_column(block: Block, name: str, parts: list[tuple[list[int], Any]]) 
     return Text(merged, tuple(index)) if name in TEXTS else merged
 
 
-__all__ = ["Block", "Grid", "estimate_rows", "evaluate", "sweep", "sweep_chunks", "work"]
+__all__ = ["Block", "Grid", "blocks", "estimate_rows", "evaluate", "sweep", "sweep_chunks", "work"]

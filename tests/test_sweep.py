@@ -185,7 +185,8 @@ def test_a_broken_executor_loses_nothing() -> None:
     ({"models": "llama-3.1-8b", "hardware": "h100", "price": -1.0}, "price"),
     ({"models": "llama-3.1-8b", "hardware": "h100", "where": "fitz"}, "did you mean 'fits'"),
     ({"models": "llama-3.1-8b", "hardware": "h100", "columns": ["tpotty"]}, "unknown column"),
-    ({"models": "llama-3.1-8b", "hardware": "h100", "batch": "1:1000000", "input": "1:100000"}, "most is"),
+    ({"models": "llama-3.1-8b", "hardware": "h100", "batch": "1:1000000", "input": "1:100000"},
+     "most is"),
     ({"models": "llama-3.1-8b", "hardware": "h100", "batch": "1:10000", "input": "1:10000"},
      "use sweep_chunks"),
 ])

@@ -41,7 +41,7 @@ def same(got: pd.DataFrame, wanted: pd.DataFrame) -> None:
 
 READERS: dict[str, Any] = {
     "csv": pd.read_csv,
-    "jsonl": lambda p: pd.DataFrame([json.loads(line) for line in open(p)]),
+    "jsonl": lambda p: pd.DataFrame([json.loads(line) for line in p.read_text().splitlines()]),
     "parquet": pd.read_parquet,
 }
 

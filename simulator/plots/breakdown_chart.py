@@ -83,7 +83,7 @@ def _compared(data: pd.DataFrame, briefs: dict[str, str]) -> str:
 def breakdown(deployments: Deployment | Sequence[Deployment], workload: Workload | None = None, *,
               theme: str = "light", title: str | None = None) -> Plot:
     """Expected time of one prefill beside one mean decode step, stacked by kind of operation."""
-    look, w, chips = theme_of(theme), workload or Workload(), listed(deployments, 6)
+    look, w, chips = theme_of(theme), workload or Workload(), listed(deployments, 4)
     scalar(w)
     names = names_of(chips)
     data = pd.DataFrame([r for d, n in zip(chips, names, strict=True)
@@ -99,7 +99,7 @@ def breakdown(deployments: Deployment | Sequence[Deployment], workload: Workload
     if len(names) > 1:
         key = [(Patch(color=look.kinds[g], linewidth=0), g) for g in _ordered(data, look)] + key
     figure, axes = frame(look, title or _message(data, briefs), subtitle, key,
-                         columns=len(phases))
+                         columns=len(phases), height=4.2 if len(names) < 4 else 4.8)
     for each, phase in zip(axes, phases, strict=True):
         _stack(each, data[data["phase"] == phase], look, names, briefs)
         each.set_title({"prefill": "prefill, whole prompt", "decode": "decode, one step"}[phase],
@@ -134,7 +134,11 @@ def _stack(axes: Axes, rows: pd.DataFrame, look: Theme, names: Sequence[str],
     totals = rows.groupby("device")["time_s_expected"].sum()
     axes.set_ylim(0, float(totals.max()) * 1.12)
     axes.set_xlim(-0.6, len(names) - 0.4 + (0.65 if len(names) == 1 else 0.0))
-    axes.set_xticks(range(len(names)), _ticks(names, briefs))
+    ticks = _ticks(names, briefs)
+    axes.set_xticks(range(len(names)), ticks)
+    if len(names) * max(len(word) for tick in ticks for word in tick.split("\n")) > 36:
+        axes.set_xticks(range(len(names)), [t.replace("\n", " ") for t in ticks], rotation=50,
+                        ha="right", rotation_mode="anchor")
     axes.tick_params(axis="x", length=0, labelcolor=look.foreground)
     axes.grid(False, axis="x")
     axes.yaxis.set_major_locator(MaxNLocator(6))
@@ -188,10 +192,14 @@ def _beside(axes: Axes, rows: pd.DataFrame, look: Theme) -> None:
 def _shares(axes: Axes, put: Labels, own: pd.DataFrame, look: Theme, x: int,
             rows: pd.DataFrame) -> None:
     """Each share inside its part of the bar, where there is room."""
-    bottom = 0.0
+    bottom, ceiling = 0.0, float(own["time_s_ceiling"].sum())
+    room = axes.get_ylim()[1] * 0.055
     for group in _ordered(rows, look):
         height = float(own["time_s_expected"].get(group, 0.0))
-        text = axes.text(x, bottom + height / 2, f"{float(own['share'].get(group, 0.0)):.0%}",
+        middle = bottom + height / 2
+        if abs(middle - ceiling) < room / 2 and height > 3 * room:    # off the dashed line
+            middle = ceiling - room
+        text = axes.text(x, middle, f"{float(own['share'].get(group, 0.0)):.0%}",
                          ha="center", va="center", fontsize=TEXT, color=on(look.kinds[group]))
         text.set_in_layout(False)
         ends = put.pixels([x, x], [bottom, bottom + height])

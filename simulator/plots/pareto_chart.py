@@ -164,7 +164,8 @@ def _log_x(axes: Any, values: Any) -> None:
 
     low, high = float(np.min(values)) / 1.15, float(np.max(values)) * 1.15
     axes.set_xlim(low, high)
-    subs = (1.0, 3.0) if high / low > 40 else (1.0, 2.0, 5.0)
+    decades = np.log10(high / low)
+    subs = (1.0,) if decades > 2.6 else (1.0, 3.0) if decades > 1.6 else (1.0, 2.0, 5.0)
     axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=15))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -173,11 +173,10 @@ class _Chart:
     def key(self) -> list[tuple[Any, str]]:
         """Shapes, colours and line styles."""
         t = self.theme
-        muted: dict[str, Any] = {"color": "none", "markeredgecolor": t.foreground,
-                                 "markersize": 6.5, "linestyle": "none"}
-        phases = [p for p in PHASES if self.phase(self.names[0], p) is not None]
-        key: list[tuple[Any, str]] = [(Line2D([], [], marker=SHAPES[p], **muted), p)
-                                      for p in phases]
+        key: list[tuple[Any, str]] = [
+            (Line2D([], [], marker=SHAPES[p], color="none", markeredgecolor=t.foreground,
+                    markersize=6.5, linestyle="none"), p)
+            for p in PHASES if self.phase(self.names[0], p) is not None]
         for group in t.kinds:
             if (self.points["group"] == group).any():
                 key.append((Line2D([], [], marker="D", linestyle="none", markersize=6,
@@ -237,10 +236,9 @@ class _Chart:
                 span = np.array([roof.ridge, self.right])
                 self.axes.plot(span, [roof.peak] * 2, color=self.theme.muted, linewidth=1.0,
                                linestyle=(0, (4, 2)), zorder=1.5, gid=f"ceiling {roof.precision}")
-                if roof.peak > main.peak:
-                    span = np.array([main.ridge, roof.ridge])
-                    self.axes.plot(span, main.bandwidth * span, color=self.theme.muted,
-                                   linewidth=1.0, linestyle=(0, (4, 2)), zorder=1.5)
+                span = np.array([main.ridge, roof.ridge])
+                self.axes.plot(span, main.bandwidth * span, color=self.theme.muted,
+                               linewidth=1.0, linestyle=(0, (4, 2)), zorder=1.5)
 
     def _ridges(self) -> None:
         for name in self.names:
@@ -308,9 +306,11 @@ class _Chart:
         foot = self.bottom * (self.top / self.bottom) ** 0.025
         for text, x, side in (("bytes decide", ridge / 1.25, "right"),
                               ("FLOP/s decide", ridge * 1.25, "left")):
-            label = self.axes.text(x, foot, text, color=self.theme.muted, style="italic", ha=side,
-                                   va="bottom", path_effects=halo(self.theme))
-            put.block(label)
+            label = self.axes.text(x, foot, text, color=self.theme.muted, style="italic",
+                                   va="bottom", ha=side, path_effects=halo(self.theme))
+            box = label.get_window_extent(put.renderer)
+            inside = box.x0 >= put.box.x0 and box.x1 <= put.box.x1
+            put.block(label) if inside else label.remove()
 
     def _name_ridges(self, put: Labels) -> None:
         place = 0.16

@@ -24,6 +24,7 @@ from simulator.formats import number_format
 from simulator.kv_cache import mixer_convolution, mixer_kv_elements, mixer_state_elements
 from simulator.layers import attention_limits, kv_heads_per_rank
 from simulator.specs.model import Attention, LayerGroup, Mla
+from simulator.stages import fullest_stage
 
 CELL_PADDING = 256
 
@@ -60,11 +61,6 @@ def cached_values(d: Deployment, group: LayerGroup) -> Array:
     return values
 
 
-def stage_share(d: Deployment) -> float:
-    """Share of the layers in the fullest pipeline stage."""
-    return -(-d.model.layer_count // d.parallelism.pp) / d.model.layer_count
-
-
 def window_of(group: LayerGroup) -> float | None:
     """Tokens of a group's cache at most: its window; all of them under a sparse index."""
     return None if isinstance(group.mixer, Mla) else attention_limits(group)
@@ -74,13 +70,13 @@ def cache_classes(d: Deployment) -> list[CacheClass]:
     """Layers that cache, merged by window and size, the smallest window first."""
     scale = d.kv_format.bytes / d.parallelism.cp
     merged: dict[tuple[str, str, bool], CacheClass] = {}
-    for group in d.model.layers:
+    for group, count in zip(d.model.layers, fullest_stage(d, "kv")[0], strict=True):
         size = cached_values(d, group) * scale
-        if present(size):
+        if present(size) and present(count):
             m, window = group.mixer, window_of(group)
             key = (str(window), str(size), isinstance(m, Attention) and m.chunk is not None)
             known = merged.get(key)
-            layers = group.count * stage_share(d) + (0.0 if known is None else known.layers)
+            layers = count + (0.0 if known is None else known.layers)
             merged[key] = CacheClass(layers, window, size, key[2])
     return sorted(merged.values(),
                   key=lambda c: math.inf if c.window is None else float(np.max(c.window)))
@@ -107,9 +103,16 @@ def state_bytes_per_layer(d: Deployment, group: LayerGroup) -> float:
     return size / d.parallelism.tp
 
 
+def _state_layers(d: Deployment) -> list[Array]:
+    """Layers of each group in a stage that holds its share of all kinds, rounded up."""
+    p = d.parallelism.pp
+    return [g.count if p == 1 else np.ceil(g.count / p) for g in d.model.layers]
+
+
 def fixed_state_bytes(d: Deployment) -> float:
     """Recurrent state of one sequence on one rank [bytes]."""
-    return sum(state_bytes_per_layer(d, g) * g.count for g in d.model.layers) * stage_share(d)
+    return sum(state_bytes_per_layer(d, g) * n
+               for g, n in zip(d.model.layers, _state_layers(d), strict=True))
 
 
 def block_of(d: Deployment) -> int:
@@ -193,8 +196,8 @@ def _groups(d: Deployment) -> tuple[Array, list[tuple[CacheClass | None, float]]
     all kinds are nearly as common.
     """
     classes = cache_classes(d)
-    recurrent = sum(g.count for g in d.model.layers
-                    if present(mixer_state_elements(g.mixer, d.model.hidden))) * stage_share(d)
+    recurrent = sum(n for g, n in zip(d.model.layers, _state_layers(d), strict=True)
+                    if present(mixer_state_elements(g.mixer, d.model.hidden)))
     kinds: list[tuple[CacheClass | None, float]] = [(c, c.layers) for c in classes]
     if present(recurrent):
         kinds.append((None, recurrent))

@@ -30,6 +30,7 @@ from simulator.specs.model import (
     Moe,
     ShortConv,
 )
+from simulator.stages import fullest_stage, group_shares, mixer_share
 
 Phase = Literal["prefill", "decode"]
 
@@ -315,8 +316,13 @@ def attention_operations(d: Deployment, group: LayerGroup, s: Segment,
     pairs = _pairs(mixer, s, limit) / cp
     keys = att.keys_read(s.new, s.context, limit) / cp
     if isinstance(mixer, Mla):
-        return [o.with_count(count) for o in _mla_cores(d, mixer, s, pairs, keys, limit, key)]
-    return [o.with_count(count) for o in _attention_cores(d, mixer, s, pairs, keys, limit)]
+        cores = _mla_cores(d, mixer, s, pairs, keys, limit, key)
+    else:
+        cores = _attention_cores(d, mixer, s, pairs, keys, limit)
+    if d.parallelism.pp > 1:
+        share = mixer_share(d, mixer)
+        cores = [o.on_stage(share) for o in cores]
+    return [o.with_count(count) for o in cores]
 
 
 def _attention_cores(d: Deployment, a: Attention, s: Segment, pairs: Array, keys: Array,
@@ -422,14 +428,21 @@ def edge_operations(d: Deployment, segments: Sequence[Segment], rows: Array) -> 
     return operations
 
 
+_FIRST_STAGE = frozenset({"embedding", "embedding_norm", "embedding_up", "embedding_all_reduce"})
+
+
 def static_operations(d: Deployment, segments: Sequence[Segment],
                       rows: Array) -> list[Operation]:
     """All operations of a pass but the attention over the context."""
     operations = edge_operations(d, segments, rows)
-    first, rest = operations[:1], operations[1:]
-    for group in d.model.layers:
-        first += layer_operations(d, group, segments)
-    return first + rest
+    layers = [layer_operations(d, group, segments) for group in d.model.layers]
+    if d.parallelism.pp > 1:
+        _, first, last = fullest_stage(d)
+        operations = [o.on_stage(1.0 * (first if o.name in _FIRST_STAGE else last))
+                      for o in operations]
+        layers = [[o.on_stage(share) for o in group]
+                  for group, share in zip(layers, group_shares(d), strict=True)]
+    return operations[:1] + [o for group in layers for o in group] + operations[1:]
 
 
 def pass_operations(d: Deployment, segments: Sequence[Segment], rows: Array) -> list[Operation]:

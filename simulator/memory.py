@@ -6,6 +6,7 @@ needs) and allocated (what the engine reserves, in whole blocks).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,17 +19,20 @@ from simulator.allocation import (
     kv_bytes_per_token,
     longest_context,
     pool,
-    stage_share,
 )
 from simulator.arrays import Array, larger
 from simulator.deployment import Deployment
-from simulator.layers import Shares, kv_heads_per_rank
-from simulator.parameters import Tensor, model_tensors
+from simulator.layers import Shares, kv_heads_per_rank, sum_of
+from simulator.parameters import Tensor, edge_tensors, group_tensors
 from simulator.specs.model import Attention, Dense, Mla, Model, Moe
+from simulator.stages import fullest_stage
 
 _SPLIT_BY_TP = frozenset({"attention", "ffn", "ssm", "shared_experts", "head", "embedding"})
 _REPLICATED = frozenset({"q_down", "kv_down", "indexer", "positions", "latent",
                          "embedding_bridges"})
+
+
+_ENTRANCE = frozenset({"embedding", "positions", "embedding_norm", "embedding_bridges"})
 
 
 @dataclass(frozen=True)
@@ -88,20 +92,18 @@ def _qkv_share(d: Deployment) -> float:
 
 
 def weight_bytes(d: Deployment) -> Array:
-    """Weights of the fullest rank; with stages, the larger of embedding and head counts."""
-    layers: Array = 0.0
-    edges: dict[str, Array] = {"embedding": 0.0, "head": 0.0}
-    for tensor in model_tensors(d.model):
-        size = tensor.total * d.weight_format(tensor.role).bytes * _tensor_share(d, tensor)
-        if tensor.name in ("embedding", "positions", "embedding_norm", "embedding_bridges"):
-            edges["embedding"] = edges["embedding"] + size
-        elif tensor.name in ("lm_head", "final_norm", "head_bias"):
-            edges["head"] = edges["head"] + size
-        else:
-            layers = layers + size
-    if d.parallelism.pp == 1:
-        return layers + edges["embedding"] + edges["head"]
-    return layers * stage_share(d) + np.maximum(edges["embedding"], edges["head"])
+    """Weights of the fullest rank: of its layers, and of embedding and head where it has them."""
+    def size(tensors: Iterable[Tensor]) -> Array:
+        return sum_of(t.total * d.weight_format(t.role).bytes * _tensor_share(d, t)
+                      for t in tensors)
+
+    counts, first, last = fullest_stage(d)
+    total = sum_of(size(group_tensors(d.model, g)) * (n / g.count)
+                   for g, n in zip(d.model.layers, counts, strict=True))
+    edges = edge_tensors(d.model)
+    entrance = [t for t in edges if t.name in _ENTRANCE]
+    rest = [t for t in edges if t.name not in _ENTRANCE]
+    return total + (size(entrance) if first else 0.0) + (size(rest) if last else 0.0)
 
 
 def _widest(model: Model, tp: int) -> Array:

@@ -205,8 +205,8 @@ def small_elements(model: Model, group: LayerGroup) -> float:
     return small + group.norms * norm_elements(model, model.hidden)
 
 
-def model_tensors(model: Model, mtp: bool = False) -> list[Tensor]:
-    """Every tensor of the model; with `mtp` its multi-token-prediction layers too.
+def edge_tensors(model: Model) -> list[Tensor]:
+    """Tensors outside the layers: embedding and what follows it, final norm, head, extras.
 
     A tied matrix appears once, as the head: it is streamed by the head, and the look-up of the
     embedding reads a row a token from it.
@@ -215,21 +215,24 @@ def model_tensors(model: Model, mtp: bool = False) -> list[Tensor]:
     bridges = 0 if model.embedding_width is None else 2 * model.hidden * width
     embedding = 0 if model.tied_embeddings else model.vocabulary * width
     head_rows = model.vocabulary if model.tied_embeddings else model.head_rows
-    tensors = [
+    return [
         Tensor("embedding", "embedding", embedding, streamed=False),
         Tensor("positions", "embedding", model.learned_positions * model.hidden, streamed=False),
         Tensor("embedding_norm", "norm",
                norm_elements(model, model.hidden) if model.embedding_norm else 0),
         Tensor("embedding_bridges", "ffn", bridges),
-    ]
-    for group in (*model.layers, *(model.mtp if mtp else ())):
-        tensors += group_tensors(model, group)
-    tensors += [
         Tensor("final_norm", "norm", norm_elements(model, model.hidden) * model.final_norm),
         Tensor("lm_head", "head", head_rows * width),
         Tensor("head_bias", "norm", model.head_rows if model.head_bias else 0),
         *(Tensor(x.name, "other", x.elements, streamed=x.streamed) for x in model.extra),
     ]
+
+
+def model_tensors(model: Model, mtp: bool = False) -> list[Tensor]:
+    """Every tensor of the model; with `mtp` its multi-token-prediction layers too."""
+    tensors = edge_tensors(model)
+    for group in (*model.layers, *(model.mtp if mtp else ())):
+        tensors += group_tensors(model, group)
     return [t for t in tensors if not (isinstance(t.elements, int | float) and t.elements == 0)]
 
 

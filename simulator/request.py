@@ -25,6 +25,12 @@ from simulator.layers import sum_of
 from simulator.memory import Memory, memory, per_replica
 from simulator.specs.hardware import Hardware
 from simulator.specs.stack import Stack
+from simulator.stages import (
+    decode_micro_batch,
+    fill_and_drain,
+    prefill_micro_batch,
+    slowest_share,
+)
 from simulator.step import PassTime, decode, prefill
 
 
@@ -123,10 +129,16 @@ class _Run:
 def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) -> _Run:
     constants = efficiency_of(hardware, d.engine)
     batch = per_replica(d, w.batch)
-    first = prefill(d, hardware, constants, batch, w.input, d.prefix_hit)
-    last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
     listed = listed or _holds_arrays((hardware, d.engine, d.model))
-    step = decode(d, hardware, constants, batch, w.input + 1.0, last, listed)
+    last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
+    stages = d.parallelism.pp
+    at_once, in_step = prefill_micro_batch(batch, stages), decode_micro_batch(batch, stages)
+    first = prefill(d, hardware, constants, at_once, w.input, d.prefix_hit)
+    step = decode(d, hardware, constants, in_step, w.input + 1.0, last, listed)
+    if stages > 1:
+        passes = batch / at_once
+        first = first.repeated(fill_and_drain(passes, slowest_share(d)), passes)
+        step = step.repeated(1.0, batch / in_step)
     return _Run(hardware, constants, first, step)
 
 

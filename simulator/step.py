@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simulator.allocation import stage_share
 from simulator.arrays import Array
 from simulator.collectives import BY_NAME
 from simulator.deployment import Deployment
@@ -29,6 +28,9 @@ from simulator.operations import Operation
 from simulator.roofline import mean_of_max, mean_of_smooth_max, smooth_max
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import LayerGroup, Model
+
+# The stage share of operations of a model that isn't cut into stages.
+WHOLE = Operation.__struct_defaults__[-1]
 
 
 class OperationTime(msgspec.Struct, frozen=True, gc=False):
@@ -90,6 +92,18 @@ class PassTime(msgspec.Struct, frozen=True):
     flops: Array
     bytes: Array
     wire: Array
+
+    def repeated(self, time: Array, work: Array) -> PassTime:
+        """This pass as one of several micro-batches: `time` as long, `work` times the work."""
+        times = ("ceiling", "ceiling_compute", "expected", "compute", "memory", "network",
+                 "overhead")
+        factors = dict.fromkeys((*times, "host"), time) | dict.fromkeys(("flops", "bytes", "wire"), work)
+        return msgspec.structs.replace(
+            self,
+            operations=tuple(msgspec.structs.replace(t, **{
+                f: getattr(t, f) * factors[f] for f in factors if f != "host"})
+                for t in self.operations),
+            **{f: getattr(self, f) * k for f, k in factors.items()})
 
     @property
     def bound(self) -> Any:
@@ -193,6 +207,8 @@ class _Clock:
     def _assemble(o: Operation, ceiling: Array, body: Array, floor: Array, ceiling_compute: Array,
                   compute: Array, F: Array, Q: Array) -> OperationTime:
         by_compute = body * compute
+        if o.stage is not WHOLE:
+            F, Q = F * o.stage, Q * o.stage
         return OperationTime(o, ceiling, ceiling * ceiling_compute, body + floor, by_compute,
                              body - by_compute, 0.0, floor, F, Q, 0.0)
 
@@ -293,23 +309,12 @@ def _by_mixer(model: Model) -> list[LayerGroup]:
     return list(groups.values())
 
 
-_EDGE = frozenset({"embedding", "embedding_norm", "embedding_up", "embedding_down", "final_norm",
-                   "lm_head", "head_bias", "sampling"})
-
-
 def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime]) -> PassTime:
     chosen = [t for t in times if np.ndim(t.expected) or t.expected or np.any(t.ceiling)]
     layers = d.model.layer_count
     host = d.engine.host_time + layers * d.engine.layer_time
     if hardware.layer_overhead is not None and not d.engine.ideal:
         host = host + layers * hardware.layer_overhead
-    share = stage_share(d)
-
-    def device(pick: Callable[[OperationTime], Array]) -> Array:
-        if np.all(share == 1.0):
-            return sum_of(pick(t) for t in chosen)
-        return sum_of(pick(t) * (1.0 if t.operation.name in _EDGE else share) for t in chosen)
-
     return PassTime(
         operations=tuple(chosen),
         ceiling=sum_of(t.ceiling for t in chosen),
@@ -320,9 +325,9 @@ def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime]) ->
         network=sum_of(t.network for t in chosen),
         overhead=sum_of(t.overhead for t in chosen) + host,
         host=host,
-        flops=device(lambda t: t.flops),
-        bytes=device(lambda t: t.bytes),
-        wire=device(lambda t: t.wire),
+        flops=sum_of(t.flops for t in chosen),
+        bytes=sum_of(t.bytes for t in chosen),
+        wire=sum_of(t.wire for t in chosen),
     )
 
 
@@ -369,7 +374,7 @@ def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Arr
     the expectation. Without `listed` the list of operations need not be kept.
     """
     clock = _Clock(hardware, efficiency, "decode")
-    if listed or np.ndim(batch) != 1 or stage_share(d) != 1.0:
+    if listed or np.ndim(batch) != 1 or d.parallelism.pp > 1:
         start = Segment(batch, 1.0, first, "decode")
         times = [clock.point(o) for o in static_operations(d, [start], batch)]
     else:

@@ -23,6 +23,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     wire         [bytes] of the buffer that a collective moves; collective names its algorithm
     ranks        devices that take part in the collective
     alternative  (group, index): of the alternatives in a group only the fastest runs
+    stage        share of its executions on the fullest pipeline stage
     limit        context [tokens] above which its cost stops growing (a window)
     """
 
@@ -41,11 +42,16 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     ranks: int = 1
     alternative: tuple[str, int] | None = None
     limit: float | None = None
+    stage: Array = 1.0
 
     @property
     def bytes(self) -> Array:
         """All bytes of one execution [bytes]."""
         return self.weights + self.kv + self.activations
+
+    def on_stage(self, share: Array) -> Operation:
+        """The same operation, `share` of whose executions are on the fullest stage."""
+        return msgspec.structs.replace(self, stage=share)
 
     def with_count(self, count: Array) -> Operation:
         """The same operation executed `count` times."""

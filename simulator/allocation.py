@@ -109,7 +109,7 @@ def _state_layers(d: Deployment) -> list[Array]:
     return [g.count if p == 1 else np.ceil(g.count / p) for g in d.model.layers]
 
 
-def fixed_state_bytes(d: Deployment) -> float:
+def fixed_state_bytes(d: Deployment) -> Array:
     """Recurrent state of one sequence on one rank [bytes]."""
     return sum(state_bytes_per_layer(d, g) * n
                for g, n in zip(d.model.layers, _state_layers(d), strict=True))

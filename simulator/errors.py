@@ -39,7 +39,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     import difflib
 
     names = list(choices)
-    close = difflib.get_close_matches(str(word)[:100].lower(), [n.lower() for n in names], 1, 0.5)
+    close = difflib.get_close_matches(str(word)[:100].lower(), [n.lower() for n in names], 1, 0.6)
     if close:
         match = next(n for n in names if n.lower() == close[0])
         return f" (did you mean '{match}'?)"

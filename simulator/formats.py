@@ -36,6 +36,7 @@ class NumberFormat:
 
 
 _GGML = "ggml block layouts (ggml-common.h)"
+_MIXES = "llama.cpp's mixes of block types, bits of a whole Llama 2 7B file; a GGUF file is exact"
 _OCP = "OCP Microscaling Formats v1.0"
 
 _FORMATS = {
@@ -67,6 +68,9 @@ _FORMATS = {
         NumberFormat("q5_k", 5.5, None, _GGML),
         NumberFormat("q6_k", 6.5625, None, _GGML),
         NumberFormat("q8_k", 9.125, None, _GGML),
+        *(NumberFormat(name, bits, None, _MIXES) for name, bits in (
+            ("q2_k_m", 3.35), ("q3_k_s", 3.50), ("q3_k_m", 3.91), ("q3_k_l", 4.27),
+            ("q4_k_s", 4.57), ("q4_k_m", 4.84), ("q5_k_s", 5.52), ("q5_k_m", 5.68))),
         NumberFormat("iq4_nl", 4.5, None, _GGML),
         NumberFormat("iq4_xs", 4.25, None, _GGML),
         NumberFormat("iq3_s", 3.4375, None, _GGML),

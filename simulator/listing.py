@@ -355,7 +355,7 @@ def model_show_lines(m: Model) -> list[str]:
     ]
     rows = [(f"{g['count']}", g["mixer"], g["ffn"], f"{g['kv_bytes_per_token']:,}",
              f"{g['fixed_state_bytes']:,}") for g in d["layer_groups"]]
-    lines += [f"  {line}" for line in table(
+    lines += [f" {line}" for line in table(
         ("layers", "mixer", "feed-forward", "KV/token", "state B"), rows, 3)]
     lines += ["", *_degree_lines(d["tensor_parallel"])]
     if source is not None:

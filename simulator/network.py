@@ -53,8 +53,8 @@ class Network:
             return self._inside(operation, S, ranks)
         if h.scale_out_bandwidth is None:
             raise InputError(
-                f"hardware '{h.name}': a group spans {extent} devices, its link joins {domain}, and "
-                "the spec has no scale-out link; add for example 'scale_out_bandwidth: 50 GB/s'")
+                f"hardware '{h.name}': a group spans {extent} devices, the link joins {domain}, "
+                "and the spec has no scale-out link; add e.g. 'scale_out_bandwidth: 50 GB/s'")
         local = int(np.gcd(ranks, domain)) if extent == ranks else 1
         return self._across(operation, S, local, ranks // local)
 

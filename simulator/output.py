@@ -157,6 +157,8 @@ def basis(e: Estimate, causes: list[Cause]) -> dict[str, Any]:
         "ranges": [{
             "field": c.field, "low": c.low, "mid": c.mid, "high": c.high,
             "tpot_s": [number(v) for v in c.tpot], "ttft_s": [number(v) for v in c.ttft],
+            "energy_joules_per_output_token": [number(v) for v in c.energy_per_token],
+            "usd_per_million_output_tokens": [number(v) for v in c.usd_per_million_tokens],
         } for c in causes],
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.advice import Change, Improvement
 from simulator.memory import GivenKv, Memory
 from simulator.memory import memory as memory_of
@@ -68,9 +70,9 @@ def memory_lines(e: Estimate) -> list[str]:
                   "batch", "  ")
     if m.fits and m.pool.blocks:
         lines += wrap(f"  KV pool {format_memory(float(m.pool.bytes))}{each}: "
-                      f"{float(m.pool.tokens):,.0f} tokens in {float(m.pool.blocks):,.0f} blocks of "
-                      f"{m.pool.block_size}; {float(m.pool.max_concurrency):,.2f}x of this length",
-                      "  ")
+                      f"{float(m.pool.tokens):,.0f} tokens in {float(m.pool.blocks):,.0f} blocks "
+                      f"of {m.pool.block_size:.0f}; {float(m.pool.max_concurrency):,.2f}x of this "
+                      "length", "  ")
     return lines
 
 
@@ -121,8 +123,8 @@ def fit_lines(changes: list[Change]) -> list[str]:
     for c in changes:
         w = c.workload
         total = memory_of(c.deployment, w.batch, w.input, w.output)
-        lines.append(f"    {c.text:<44} {c.flag:<28} {format_memory(float(total.total)):>10} of "
-                     f"{format_memory(float(total.capacity))}")
+        size = f"{format_memory(float(total.total))} of {format_memory(float(total.capacity))}"
+        lines += wrap(f"    {c.text:<42} {c.flag:<28} {size}", " " * 47)
     return lines
 
 
@@ -227,11 +229,16 @@ def cause_lines(causes: list[Cause]) -> list[str]:
     """Which range of the spec moves the answer, and by how much."""
     if not causes:
         return []
-    lines = ["  Ranges in the hardware file, each moved alone:"]
+    forms = (("TPOT", "tpot", format_time), ("TTFT", "ttft", format_time),
+             ("J", "energy_per_token", format_number),
+             ("USD/M", "usd_per_million_tokens", format_number))
+    lines = ["  Ranges in the hardware file, each moved alone, expected figures:"]
     for c in causes:
-        lines.append(f"    {c.field:<24} TPOT {format_time(float(c.tpot[0])):>9} .. "
-                     f"{format_time(float(c.tpot[1])):<9} TTFT {format_time(float(c.ttft[0])):>9} "
-                     f".. {format_time(float(c.ttft[1]))}")
+        moved = [f"{name} {form(float(ends[0]))} .. {form(float(ends[1]))}"
+                 for name, field, form in forms
+                 if np.isfinite((ends := getattr(c, field))[0])
+                 and form(float(ends[0])) != form(float(ends[1]))]
+        lines += wrap(f"    {c.field:<22} " + "; ".join(moved), " " * 27)
     return lines
 
 

@@ -21,7 +21,6 @@ from simulator.deployment import Deployment, Workload
 from simulator.efficiency import Efficiency
 from simulator.efficiency.stacked import efficiency_of
 from simulator.errors import InputError
-from simulator.layers import sum_of
 from simulator.memory import Memory, memory, per_replica
 from simulator.specs.hardware import Hardware
 from simulator.specs.stack import Stack
@@ -71,9 +70,12 @@ class Phase:
     peak_format: str
 
 
+CAUSED = ("tpot", "ttft", "energy_per_token", "usd_per_million_tokens")
+
+
 @dataclass(frozen=True)
 class Cause:
-    """A range in the spec and what it alone does to a time: [s] at its favourable and other end."""
+    """A range in the spec and what it alone does: figures at its favourable and its other end."""
 
     field: str
     low: float
@@ -81,6 +83,8 @@ class Cause:
     high: float
     tpot: tuple[Array, Array]
     ttft: tuple[Array, Array]
+    energy_per_token: tuple[Array, Array]
+    usd_per_million_tokens: tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,10 @@ def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) ->
 def check_workload(w: Workload) -> None:
     """Refuse sequences and lengths below 1, and numbers that aren't finite."""
     for name in ("batch", "input", "output"):
-        values = np.asarray(getattr(w, name), dtype=float)
+        try:
+            values = np.asarray(getattr(w, name), dtype=float)
+        except (TypeError, ValueError):
+            raise InputError(f"{name}: {getattr(w, name)!r} is not a number") from None
         if not np.all(np.isfinite(values)) or np.any(values < 1):
             raise InputError(f"{name}: must be at least 1 and finite")
         if np.any(values > 1e9):
@@ -292,20 +299,25 @@ def _phase(d: Deployment, detail: PassTime, time: Figure, kind: str, operations:
     return Phase(time, detail, np.where(exact, 1.0, share), peak, name)
 
 
-def causes(d: Deployment, w: Workload) -> list[Cause]:
-    """Each range of the spec that moves a time, moved alone: what it does to TPOT and TTFT."""
+def causes(d: Deployment, w: Workload, price: float | None = None) -> list[Cause]:
+    """Each range of the spec that moves a figure, moved alone from its best to its other end."""
     found = []
-    for name in d.hardware.timed_ranges:
-        ends = [_run(d, d.hardware.at_ends(good, [name]), w) for good in (True, False)]
-        r = d.hardware.ranges[name]
-        if all(np.all(getattr(ends[0], phase).expected == getattr(ends[1], phase).expected)
-               for phase in ("decode", "prefill")):
+    for name, r in d.hardware.ranges.items():
+        if name == "price" and price is not None:
             continue
-        found.append(Cause(
-            name, r.low, r.mid, r.high,
-            tpot=(ends[0].decode.expected, ends[1].decode.expected),
-            ttft=(ends[0].prefill.expected, ends[1].prefill.expected)))
-    return sorted(found, key=lambda c: -float(np.max(c.tpot[1] - c.tpot[0])))
+        ends = [estimate(d.replace(hardware=msgspec.structs.replace(
+            d.hardware.at_ends(good, [name]), ranges={})), w, price) for good in (True, False)]
+        figures = [[_expected(getattr(e, figure)) for e in ends] for figure in CAUSED]
+        if all(np.array_equal(pair[0], pair[1], equal_nan=True) for pair in figures):
+            continue
+        found.append(Cause(name, r.low, r.mid, r.high, **{
+            figure: (pair[0], pair[1]) for figure, pair in zip(CAUSED, figures, strict=True)}))
+    return sorted(found, key=lambda c: -float(np.nanmax(c.tpot[1] - c.tpot[0]))
+                  if np.all(np.isfinite(c.tpot)) else 0.0)
+
+
+def _expected(figure: Figure | None) -> Array:
+    return np.nan if figure is None else figure.expected
 
 
 def _energy(d: Deployment, w: Workload, runs: tuple[_Run, _Run, _Run], first: Figure,
@@ -320,11 +332,11 @@ def _energy(d: Deployment, w: Workload, runs: tuple[_Run, _Run, _Run], first: Fi
     steps = w.output - 1.0
     devices, tokens = d.devices, w.batch * w.output
 
+    load = w.batch / (d.parallelism.dp * per_replica(d, w.batch))
+
     def joules(hardware: Hardware, run: _Run, t_first: Array, t_step: Array) -> Array:
-        a = energy.pass_energy(hardware, run.prefill.bytes, run.prefill.flops, run.prefill.wire,
-                               t_first)
-        b = energy.pass_energy(hardware, run.decode.bytes, run.decode.flops, run.decode.wire,
-                               t_step)
+        a, b = (energy.pass_energy(hardware, p.bytes, p.flops, p.wire, t, load)
+                for p, t in ((run.prefill, t_first), (run.decode, t_step)))
         return (a + steps * b) * devices / tokens
 
     figures = [
@@ -353,8 +365,3 @@ def _cost(d: Deployment, w: Workload, e2e: Figure, price: float | None) -> Figur
     return Figure(*(
         usd_per_million_tokens(p, d.devices, tokens / t)
         for p, t in ((low, e2e.ceiling), (middle, e2e.expected), (low, e2e.low), (high, e2e.high))))
-
-
-def total_of(times: Any, attribute: str) -> Array:
-    """Sum of an attribute over operation times."""
-    return sum_of(getattr(t, attribute) for t in times)

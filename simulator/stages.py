@@ -24,7 +24,7 @@ MICRO_BATCHES_PER_STAGE = 4
 
 
 def stage_sizes(layers: int, stages: int) -> list[int]:
-    """Layers of each stage as vLLM deals them: what is left over goes to the last stages but one."""
+    """Layers of each stage as vLLM deals them: the rest goes to the last but one and before."""
     sizes = [layers // stages] * stages
     for extra in range(layers % stages):
         sizes[(stages - 2 - extra) % stages] += 1

@@ -13,10 +13,8 @@ import msgspec
 import numpy as np
 
 from simulator.arrays import Array
-from simulator.collectives import BY_NAME
 from simulator.deployment import Deployment
 from simulator.efficiency import Efficiency
-from simulator.errors import InputError
 from simulator.layers import (
     Phase,
     Segment,
@@ -24,6 +22,7 @@ from simulator.layers import (
     static_operations,
     sum_of,
 )
+from simulator.network import Network
 from simulator.operations import Operation
 from simulator.roofline import mean_of_max, mean_of_smooth_max, smooth_max
 from simulator.specs.hardware import Hardware
@@ -97,7 +96,8 @@ class PassTime(msgspec.Struct, frozen=True):
         """This pass as one of several micro-batches: `time` as long, `work` times the work."""
         times = ("ceiling", "ceiling_compute", "expected", "compute", "memory", "network",
                  "overhead")
-        factors = dict.fromkeys((*times, "host"), time) | dict.fromkeys(("flops", "bytes", "wire"), work)
+        factors = (dict.fromkeys((*times, "host"), time)
+                   | dict.fromkeys(("flops", "bytes", "wire"), work))
         return msgspec.structs.replace(
             self,
             operations=tuple(msgspec.structs.replace(t, **{
@@ -119,21 +119,6 @@ class PassTime(msgspec.Struct, frozen=True):
         return np.where(larger, "compute", "memory")
 
 
-def _link(hardware: Hardware, ranks: int) -> tuple[Array, Array]:
-    """(latency [s], one-way bandwidth [bytes/s]) of the link that `ranks` devices share."""
-    domain = hardware.link_domain
-    if domain is not None and ranks > domain and hardware.scale_out_bandwidth is not None:
-        return _or_zero(hardware.scale_out_latency), hardware.scale_out_bandwidth
-    if hardware.link_bandwidth is None:
-        raise InputError(f"hardware '{hardware.name}': {ranks} devices need a link, and the spec "
-                         "has none; add for example 'link_bandwidth: 64 GB/s'")
-    return _or_zero(hardware.link_latency), hardware.link_bandwidth
-
-
-def _or_zero(value: Array | None) -> Array:
-    return 0.0 if value is None else value
-
-
 class _Clock:
     """Rates of one device in one phase, looked up once a pass."""
 
@@ -141,6 +126,7 @@ class _Clock:
         self.hardware, self.efficiency, self.phase = hardware, efficiency, phase
         self.bandwidth = hardware.memory_bandwidth
         self._peaks: dict[str, Array] = {"vector": hardware.vector_peak}
+        self._network: Network | None = None
 
     def peak(self, compute: str) -> Array:
         """Dense peak [FLOP/s] of the unit that an operation uses."""
@@ -150,11 +136,14 @@ class _Clock:
 
     def collective(self, o: Operation) -> OperationTime:
         """A collective: free at the ceiling, where it hides behind the arithmetic."""
-        alpha, rate = _link(self.hardware, o.ranks)
-        time = BY_NAME[o.collective or ""](o.wire, o.ranks, alpha, rate) * o.count
+        if self._network is None:
+            self._network = Network(self.hardware, self.efficiency.engine)
+        shown = 1.0 - self.efficiency.engine.overlap
+        time = self._network.time(o.collective or "", o.wire, o.ranks, o.extent or o.ranks)
+        time = time * o.count * shown
         zero = 0.0 * time
         return OperationTime(o, zero, zero, time, zero, zero, time, zero, zero, zero,
-                             o.wire * o.count)
+                             o.wire * o.count * o.stage)
 
     def point(self, o: Operation) -> OperationTime:
         """An operation whose cost is the same throughout the pass."""

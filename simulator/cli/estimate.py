@@ -36,7 +36,7 @@ def command(price: str | None, explain: bool, force: bool, as_json: bool, **opti
     from simulator.request import estimate
 
     result = estimate(deployment, workload, dollars)
-    causes = find_causes(deployment, workload)
+    causes = find_causes(deployment, workload, dollars)
     notes = warnings(deployment, workload)
     write_warnings(notes)
     fits = bool(result.memory.fits)

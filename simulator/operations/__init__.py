@@ -22,6 +22,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     launches     kernels launched in one execution (0: fused into its neighbour)
     wire         [bytes] of the buffer that a collective moves; collective names its algorithm
     ranks        devices that take part in the collective
+    extent       devices they are spread over, where that is more than themselves
     alternative  (group, index): of the alternatives in a group only the fastest runs
     stage        share of its executions on the fullest pipeline stage
     limit        context [tokens] above which its cost stops growing (a window)
@@ -40,6 +41,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     wire: Array = 0.0
     collective: str | None = None
     ranks: int = 1
+    extent: int = 0
     alternative: tuple[str, int] | None = None
     limit: float | None = None
     stage: Array = 1.0

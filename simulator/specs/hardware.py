@@ -155,6 +155,9 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
             if key not in self.__struct_fields__:
                 raise InputError(f"hardware '{self.name}': unknown field '{key}'"
                                  f"{nearest(key, FIELDS)}")
+        for key, value in fields.items():
+            if key in QUANTITIES and not isinstance(value, Range):
+                _check_numbers(self.name, key, value)
         ranges = {k: v for k, v in self.ranges.items() if k not in fields}
         ranges |= {k: v for k, v in fields.items() if isinstance(v, Range)}
         values = {k: v.mid if isinstance(v, Range) else v for k, v in fields.items()}
@@ -264,6 +267,21 @@ _TEXTS: Final = ("name", "title", "vendor", "architecture", "form_factor", "stat
 _OTHER: Final = ("aliases", "sources", "notes", "claims", "tiers", "collectives")
 COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 FIELDS: Final = (*_TEXTS, *QUANTITIES, *_OTHER)
+
+
+def _check_numbers(name: str, key: str, value: Any) -> None:
+    """Refuse what is no number, not finite, or of the wrong sign, as the YAML loader does."""
+    import numpy as np
+
+    if value is None:
+        return
+    try:
+        numbers = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"hardware '{name}': {key}: {value!r} is not a number [SI]") from None
+    low = numbers >= 0 if key in _MAY_BE_ZERO else numbers > 0
+    if not np.all(np.isfinite(numbers) & low):
+        raise InputError(f"hardware '{name}': {key}: {value!r} must be finite and above 0")
 
 
 def _text(data: dict[str, Any], key: str, where: str) -> str | None:

@@ -42,6 +42,9 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
 
 UNSOURCED = Provenance(source=None, confidence="inferred", verified=False)
 
+# Ends of any SI number of a device, between the energy of a bit and the FLOP/s of all computers.
+PLAUSIBLE = (1e-18, 1e24)
+
 _VALUE_KEYS = ("value", "low", "mid", "high", "source", "date", "confidence", "verified", "note")
 _SOURCE_KEYS = ("title", "date", "confidence", "verified", "url")
 
@@ -135,6 +138,8 @@ def parse_number(value: Any, dimension: str, where: str) -> float:
             raise InputError(f"{where}: {value} is not a fraction above 0 and at most 1")
     else:
         number = parse_quantity(value, dimension, where)
+        if number and not PLAUSIBLE[0] <= abs(number) <= PLAUSIBLE[1]:
+            raise InputError(f"{where}: {value} is no quantity of this world")
     if number < 0:
         raise InputError(f"{where}: {value} is negative")
     return number

@@ -100,7 +100,7 @@ def state_bytes_per_layer(d: Deployment, group: LayerGroup) -> float:
     conv = own if engine.conv_format == "activations" else "fp32"
     size = ((values - width * columns) * number_format(state).bytes
             + kept * number_format(conv).bytes)
-    return size / d.parallelism.tp
+    return size / d.parallelism.ranks
 
 
 def _state_layers(d: Deployment) -> list[Array]:

@@ -26,6 +26,7 @@ from simulator.specs.model import (
     LayerGroup,
     Mamba,
     Mamba2,
+    Mixer,
     Mla,
     Moe,
     ShortConv,
@@ -58,9 +59,7 @@ class Segment:
 class Shares:
     """What one device holds: divisors of heads, widths, vocabulary and experts."""
 
-    tp: int
-    cp: int
-    pp: int
+    ranks: int
     experts: float
     expert_width: float
     expert_tokens: float
@@ -69,13 +68,13 @@ class Shares:
     def of(cls, deployment: Deployment) -> Shares:
         """Shares of a deployment's fullest rank.
 
-        With ep = 1 each expert is split over the tp ranks of a replica. With ep > 1 the experts
-        are spread over tp x dp ranks, and tokens of all replicas reach them.
+        With ep = 1 each expert is split over the ranks of a replica. With ep > 1 the experts are
+        spread over the ranks of all replicas, and tokens of all replicas reach them.
         """
         p = deployment.parallelism
         if p.ep == 1:
-            return cls(p.tp, p.cp, p.pp, 1.0, float(p.tp), 1.0)
-        return cls(p.tp, p.cp, p.pp, float(p.ep), p.tp * p.dp / p.ep, float(p.dp))
+            return cls(p.ranks, 1.0, float(p.ranks), 1.0)
+        return cls(p.ranks, float(p.ep), p.ranks * p.dp / p.ep, float(p.dp))
 
 
 def gemm_kernel(deployment: Deployment, role: str) -> str:
@@ -106,16 +105,16 @@ def attention_projections(d: Deployment, a: Attention, T: Array) -> list[Operati
     k, v = K * a.head_dim, K * a.values
     width = hidden if a.input_width is None else a.input_width
     own = 0.0 if a.shares_kv else k + (0.0 if a.keys_are_values else v)
-    q_out = q * (2 if a.output_gate else 1)
-    operations = [_gemm(d, "qkv", "attention", T, width, q_out + own)]
+    q_out, cp = q * (2 if a.output_gate else 1), d.parallelism.cp
+    operations = [_gemm(d, "qkv", "attention", T, width, (q_out + own) / cp)]
     if a.qk_norm is not None:
-        operations.append(elementwise("qk_norm", 1.0, T * (q + k), D, 4, 2, "norm",
+        operations.append(elementwise("qk_norm", 1.0, T * (q + k) / cp, D, 4, 2, "norm",
                                       launches=0.0 if d.engine.fused else 1.0))
-    written = 0.0 if a.shares_kv or a.cross else T * (k + v) * d.kv_format.bytes
+    written = 0.0 if a.shares_kv or a.cross else T * (k + v) * d.kv_format.bytes / cp
     rope = "rope_and_kv_write" if a.rope else "kv_write"
-    operations.append(elementwise(rope, 1.0, T * (q + k), D, 3 if a.rope else 0,
+    operations.append(elementwise(rope, 1.0, T * (q + k) / cp, D, 3 if a.rope else 0,
                                   2 if a.rope else 1, kv=written))
-    out = a.heads / tp * a.values
+    out = a.heads / tp * a.values / cp
     if a.output_gate:
         operations.append(elementwise("output_gate", 1.0, T * out, D, 5, 3))
     operations.append(_gemm(d, "attention_output", "attention", T, out, hidden))
@@ -125,7 +124,8 @@ def attention_projections(d: Deployment, a: Attention, T: Array) -> list[Operati
 def mla_projections(d: Deployment, a: Mla, T: Array) -> list[Operation]:
     """Down- and up-projections, latent norms, rope with the latent write, output projection."""
     tp, D, hidden = d.parallelism.tp, d.activation_format.bytes, d.model.hidden
-    q_out = a.heads / tp * (a.nope_dim + a.rope_dim)
+    cp = d.parallelism.cp
+    q_out = a.heads / tp * (a.nope_dim + a.rope_dim) / cp
     latent = a.kv_rank + a.rope_dim
     operations = []
     if a.q_rank is None:
@@ -137,15 +137,15 @@ def mla_projections(d: Deployment, a: Mla, T: Array) -> list[Operation]:
     operations.append(elementwise("latent_norms", 1.0, T * (a.kv_rank + (a.q_rank or 0)), D, 4, 2,
                                   "norm"))
     operations.append(elementwise(
-        "rope_and_kv_write", 1.0, T * (a.heads / tp + 1) * a.rope_dim, D, 3, 2,
-        kv=T * latent * d.kv_format.bytes))
+        "rope_and_kv_write", 1.0, T * (a.heads / tp / cp + 1) * a.rope_dim, D, 3, 2,
+        kv=T * latent * d.kv_format.bytes / cp))
     if a.indexer is not None:
         i = a.indexer
         queries = a.q_rank if a.q_rank is not None else hidden
         operations.append(_gemm(d, "indexer_queries", "attention", T, queries,
                                 i.heads * i.head_dim))
         operations.append(_gemm(d, "indexer_keys", "attention", T, hidden, i.head_dim + i.heads))
-    operations.append(_gemm(d, "attention_output", "attention", T, a.heads / tp * a.value_dim,
+    operations.append(_gemm(d, "attention_output", "attention", T, a.heads / tp * a.value_dim / cp,
                             hidden))
     return operations
 
@@ -153,7 +153,7 @@ def mla_projections(d: Deployment, a: Mla, T: Array) -> list[Operation]:
 def ssm_operations(d: Deployment, s: Mamba | Mamba2 | GatedDelta | ShortConv,
                    segments: Sequence[Segment]) -> list[Operation]:
     """Input projections, the recurrence over a fixed state, and the output projection."""
-    tp, D, hidden = d.parallelism.tp, d.activation_format.bytes, d.model.hidden
+    tp, D, hidden = d.parallelism.ranks, d.activation_format.bytes, d.model.hidden
     T = sum_of(s.tokens for s in segments)
     n = sum_of(s.sequences for s in segments)
     extra: list[Operation] = []
@@ -184,7 +184,7 @@ def ssm_operations(d: Deployment, s: Mamba | Mamba2 | GatedDelta | ShortConv,
 def dense_operations(d: Deployment, width: float, gated: bool, T: Array,
                      role: str = "ffn", prefix: str = "mlp") -> list[Operation]:
     """Gate and up, activation, down."""
-    F, hidden = width / d.parallelism.tp, d.model.hidden
+    F, hidden = width / d.parallelism.ranks, d.model.hidden
     inputs = 2.0 if gated else 1.0
     launches = 1.0
     return [
@@ -227,11 +227,22 @@ def moe_operations(d: Deployment, f: Moe, T: Array) -> list[Operation]:
 
 
 def _all_reduce(d: Deployment, name: str, T: Array) -> list[Operation]:
-    tp = d.parallelism.tp
-    if tp == 1:
+    ranks = d.parallelism.ranks
+    if ranks == 1:
         return []
     return [Operation(name, "collective", "collective", 1.0, wire=T * d.model.hidden *
-                      d.activation_format.bytes, collective="all_reduce", ranks=tp)]
+                      d.activation_format.bytes, collective="all_reduce", ranks=ranks)]
+
+
+def _context_exchange(d: Deployment, mixer: Mixer | None, T: Array) -> list[Operation]:
+    """Partial attention outputs of the context ranks, exchanged by heads and summed."""
+    p = d.parallelism
+    if p.cp == 1 or not isinstance(mixer, Attention | Mla):
+        return []
+    head = mixer.values if isinstance(mixer, Attention) else mixer.kv_rank
+    wire = T * mixer.heads / p.tp * head * d.activation_format.bytes
+    return [Operation("context_exchange", "collective", "collective", 1.0, wire=wire,
+                      collective="all_to_all", ranks=p.cp, extent=p.ranks)]
 
 
 def _expert_exchange(d: Deployment, f: Moe, T: Array) -> list[Operation]:
@@ -239,7 +250,7 @@ def _expert_exchange(d: Deployment, f: Moe, T: Array) -> list[Operation]:
     p = d.parallelism
     if p.ep == 1 or p.dp == 1:
         return []
-    rows = T / p.tp * f.top_k * d.model.hidden * d.activation_format.bytes
+    rows = T / p.ranks * f.top_k * d.model.hidden * d.activation_format.bytes
     return [Operation(name, "collective", "collective", 1.0, wire=rows, collective="all_to_all",
                       ranks=p.ep) for name in ("expert_dispatch", "expert_combine")]
 
@@ -247,7 +258,7 @@ def _expert_exchange(d: Deployment, f: Moe, T: Array) -> list[Operation]:
 def layer_operations(d: Deployment, group: LayerGroup,
                      segments: Sequence[Segment]) -> list[Operation]:
     """Static operations of a group: all but the attention over the context."""
-    T = sum_of(s.tokens for s in segments) / d.parallelism.cp
+    T = sum_of(s.tokens for s in segments)
     D, hidden = d.activation_format.bytes, d.model.hidden
     small = small_elements(d.model, group) * d.weight_format("norm").bytes
     norms, residuals = 1.0 * group.norms, float((group.mixer is not None) + (
@@ -265,6 +276,7 @@ def layer_operations(d: Deployment, group: LayerGroup,
         operations += mla_projections(d, mixer, T)
     elif mixer is not None:
         operations += ssm_operations(d, mixer, segments)
+    operations += _context_exchange(d, mixer, T)
     if mixer is not None and not group.parallel:
         operations += _all_reduce(d, "attention_all_reduce", T)
     if isinstance(ffn, Dense):
@@ -390,9 +402,9 @@ def _mla_cores(d: Deployment, a: Mla, s: Segment, pairs: Array, keys: Array,
 def edge_operations(d: Deployment, segments: Sequence[Segment], rows: Array) -> list[Operation]:
     """Embedding look-up, final norm, LM head on `rows` positions, sampling; and PP hand-over."""
     p, model, D = d.parallelism, d.model, d.activation_format.bytes
-    T = sum_of(s.tokens for s in segments) / p.cp
+    T = sum_of(s.tokens for s in segments)
     width = model.hidden if model.embedding_width is None else model.embedding_width
-    split = 1 if d.engine.head_replicated else p.tp
+    split = 1 if d.engine.head_replicated else p.ranks
     looked_up = T * width * d.weight_format("embedding").bytes
     small = d.weight_format("norm").bytes
     operations = [Operation("embedding", "embedding", "elementwise", 1.0,
@@ -424,7 +436,7 @@ def edge_operations(d: Deployment, segments: Sequence[Segment], rows: Array) -> 
     if p.pp > 1:
         operations.append(Operation(
             "stage_hand_over", "collective", "collective", float(p.pp - 1),
-            wire=T * model.hidden * D, collective="point_to_point", ranks=2))
+            wire=T * model.hidden * D, collective="point_to_point", ranks=2, extent=d.devices))
     return operations
 
 

@@ -24,6 +24,7 @@ from simulator.arrays import Array, larger
 from simulator.deployment import Deployment
 from simulator.layers import Shares, kv_heads_per_rank, sum_of
 from simulator.parameters import Tensor, edge_tensors, group_tensors
+from simulator.sharding import Parallelism
 from simulator.specs.model import Attention, Dense, Mla, Model, Moe
 from simulator.stages import fullest_stage
 
@@ -68,10 +69,10 @@ def _tensor_share(d: Deployment, tensor: Tensor) -> float:
         return 1.0 / (shares.experts * shares.expert_width)
     if tensor.role == "head" and d.engine.head_replicated:
         return 1.0
-    if tensor.name == "qkv" and d.parallelism.tp > 1:
+    if tensor.name == "qkv" and d.parallelism.ranks > 1:
         return _qkv_share(d)
     if tensor.role in _SPLIT_BY_TP and tensor.name not in _REPLICATED:
-        return 1.0 / shares.tp
+        return 1.0 / shares.ranks
     return 1.0
 
 
@@ -88,7 +89,7 @@ def _qkv_share(d: Deployment) -> float:
             whole += group.count * width * (queries + a.kv_heads * own)
             rank += group.count * width * (queries / tp
                                            + kv_heads_per_rank(a.kv_heads, tp) * own)
-    return rank / whole
+    return rank / whole / d.parallelism.cp
 
 
 def weight_bytes(d: Deployment) -> Array:
@@ -106,16 +107,17 @@ def weight_bytes(d: Deployment) -> Array:
     return total + (size(entrance) if first else 0.0) + (size(rest) if last else 0.0)
 
 
-def _widest(model: Model, tp: int) -> Array:
+def _widest(model: Model, p: Parallelism) -> Array:
     """Values a token needs at the widest point of a layer, on one rank."""
+    tp, ranks = p.tp, p.ranks
     widths = [0.0]
     for group in model.layers:
         mixer, ffn = group.mixer, group.ffn
         if isinstance(ffn, Dense):
-            widths.append((3.0 if ffn.gated else 1.0) * ffn.width / tp)
+            widths.append((3.0 if ffn.gated else 1.0) * ffn.width / ranks)
         if isinstance(ffn, Moe):
             inputs = 3.0 if ffn.gated else 1.0
-            widths.append(ffn.top_k * (inputs * ffn.width / tp + model.hidden))
+            widths.append(ffn.top_k * (inputs * ffn.width / ranks + model.hidden))
         if isinstance(mixer, Attention):
             widths.append((2.0 * mixer.heads + 2.0 * mixer.kv_heads) * mixer.head_dim / tp)
         if isinstance(mixer, Mla):
@@ -126,7 +128,7 @@ def _widest(model: Model, tp: int) -> Array:
 
 def activation_bytes_per_token(d: Deployment) -> Array:
     """Peak activations a token of a pass: residual stream, its norm, and the widest layer part."""
-    values = 2.0 * d.model.hidden + _widest(d.model, d.parallelism.tp)
+    values = 2.0 * d.model.hidden + _widest(d.model, d.parallelism)
     return values * d.activation_format.bytes
 
 
@@ -138,7 +140,7 @@ def logits_bytes_per_sequence(d: Deployment) -> float:
 def tokens_in_pass(d: Deployment, batch: Array, prompt: Array) -> Array:
     """Tokens of the largest pass: all prompts, or the engine's budget of batched tokens."""
     limit = d.engine.batched_tokens
-    tokens = batch * prompt / d.parallelism.cp
+    tokens = batch * prompt
     return tokens if limit is None else np.minimum(tokens, np.maximum(limit, batch))
 
 
@@ -258,7 +260,7 @@ def _max_batch(d: Deployment, room: Array, prompt: Array, context: Array) -> Arr
     budget, best = d.engine.batched_tokens, None
     for space, kv, act in _lines(d, room):
         slope = kv * each + act * logits
-        found = space / (slope + act * token * prompt / d.parallelism.cp)
+        found = space / (slope + act * token * prompt)
         if budget is not None:
             beyond = space / (slope + act * token)
             below = np.minimum((space - act * token * budget) / slope, budget)

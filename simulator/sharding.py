@@ -40,6 +40,15 @@ class Parallelism:
         """Devices of the whole deployment."""
         return self.tp * self.pp * self.cp * self.dp
 
+    @property
+    def ranks(self) -> int:
+        """Devices that share every matrix of a stage: tp x cp.
+
+        Context-parallel ranks hold the same heads and different tokens of the KV cache; the
+        matrices around attention are split over all of them (Helix, 2507.07120).
+        """
+        return self.tp * self.cp
+
 
 @dataclass(frozen=True)
 class Degree:
@@ -52,7 +61,7 @@ class Degree:
 
 def _undivided(group: LayerGroup, tp: int, ep: int) -> list[str]:
     """What `tp` does not divide in a group of layers."""
-    m, f = group.mixer, group.ffn
+    m = group.mixer
     parts: list[tuple[str, int]] = []
     if isinstance(m, Attention | Mla):
         parts.append(("heads", m.heads))
@@ -63,14 +72,23 @@ def _undivided(group: LayerGroup, tp: int, ep: int) -> list[str]:
     if isinstance(m, GatedDelta):
         parts += [("key heads of the linear attention", m.key_heads),
                   ("value heads of the linear attention", m.value_heads)]
+    return [f"does not divide the {size} {name}" for name, size in parts if np.any(size % tp)
+            ] + _undivided_widths(group, tp, ep)
+
+
+def _undivided_widths(group: LayerGroup, ranks: int, ep: int) -> list[str]:
+    """Which widths of the feed-forward part `ranks` does not divide."""
+    f = group.ffn
+    parts: list[tuple[str, int]] = []
     if isinstance(f, Dense):
         parts.append(("columns of the MLP", f.width))
     if isinstance(f, Moe):
         if ep == 1:
             parts.append(("columns of each expert", f.width))
         parts += [(name, size) for name, size in (("columns of the shared experts", f.shared_width),
-                                                  ("columns of the MLP", f.dense_width)) if size]
-    return [f"does not divide the {size} {name}" for name, size in parts if np.any(size % tp)]
+                                                  ("columns of the MLP", f.dense_width))
+                  if np.any(size)]
+    return [f"does not divide the {size} {name}" for name, size in parts if np.any(size % ranks)]
 
 
 def _kv_heads(group: LayerGroup, tp: int) -> str:
@@ -171,6 +189,10 @@ def check_parallelism(model: Model, p: Parallelism,
             valid = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
             raise InputError(f"ep: {p.ep} does not divide the {count} experts of {model.name} "
                              f"(valid: {valid})")
+    for group in model.layers if p.cp > 1 else ():
+        undivided = _undivided_widths(group, p.ranks, p.ep)
+        if undivided:
+            raise InputError(f"cp: tp x cp = {p.ranks} {undivided[0]} of {model.name}")
     reasons = refusals(model, p.tp, p.ep, formats) if p.tp > 1 else []
     if reasons:
         most = max(64, min(p.tp, 256))

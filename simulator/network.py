@@ -36,6 +36,10 @@ def link_class(hardware: Hardware) -> str | None:
     return next((kind for prefix, kind in _CLASSES.items() if text.startswith(prefix)), None)
 
 
+def _or_zero(value: Array | None) -> Array:
+    return 0.0 if value is None else value
+
+
 class Network:
     """The links of one device and the library that drives them."""
 
@@ -48,7 +52,8 @@ class Network:
         if ranks == 1:
             return 0.0 * S
         h = self.hardware
-        domain = int(h.link_domain or 1) if h.link_bandwidth is not None else 1
+        joined = h.link_domain is not None and h.link_bandwidth is not None
+        domain = int(np.min(h.link_domain)) if joined else 1
         if extent <= domain:
             return self._inside(operation, S, ranks)
         if h.scale_out_bandwidth is None:
@@ -72,7 +77,7 @@ class Network:
         return times[0] if len(times) == 1 else np.minimum(times[0], times[1])
 
     def _two_lines(self, operation: str, S: Array, n: int, line: dict[str, float]) -> Array:
-        link = self.hardware.link_bandwidth or 0.0
+        link: Array = self.hardware.link_bandwidth
         reduce = operation == "all_reduce"
         share = (2.0 if reduce else 1.0) * (n - 1.0) / n
         first = (n - 1.0) if reduce else share
@@ -83,7 +88,7 @@ class Network:
 
     def _textbook(self, operation: str, S: Array, n: int) -> Array:
         h = self.hardware
-        alpha, W = h.link_latency or 0.0, h.link_bandwidth
+        alpha, W = _or_zero(h.link_latency), h.link_bandwidth
         if operation != "all_reduce":
             return collectives.BY_NAME[operation](S, float(n), alpha, W)
         best = np.minimum(collectives.all_reduce(S, float(n), alpha, W),
@@ -97,7 +102,7 @@ class Network:
 
     def _across(self, operation: str, S: Array, local: int, nodes: int) -> Array:
         h = self.hardware
-        alpha, W = h.scale_out_latency or 0.0, h.scale_out_bandwidth
+        alpha, W = _or_zero(h.scale_out_latency), h.scale_out_bandwidth
         if operation == "all_reduce":
             inside = 0.0 if local == 1 else (self._inside("reduce_scatter", S, local)
                                              + self._inside("all_gather", S, local))

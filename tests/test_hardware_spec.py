@@ -214,8 +214,12 @@ def test_peak(peaks: Any, compute: Any, expected: Any) -> None:
 
 
 def test_no_peak() -> None:
+    """A chip with narrow precisions only slows down with the bits, and the name says so."""
     only = {k: v for k, v in CHIP.items() if k != "peak_bf16"} | {"peak_int8": "1 TOP/s"}
-    assert "no peak for fp8" in refused(parse_inline(only).peak, "fp8")
+    assert parse_inline(only).peak("fp8") == (1e12, "int8")
+    assert parse_inline(only).peak("bf16") == (0.5e12, "int8 / 2")
+    double = {k: v for k, v in CHIP.items() if k != "peak_bf16"} | {"peak_fp64": "1 TFLOP/s"}
+    assert "no peak for fp8" in refused(parse_inline(double).peak, "fp8")
     assert "no precision is called 'fp9'" in refused(chip().peak, "fp9")
 
 

@@ -205,7 +205,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, f"peak_{name}")
             if value is not None:
                 ratio = _BITS[compute] / _BITS[name]
-                return value / ratio, f"{name} / {ratio:g}"
+                return value / ratio, name if ratio == 1 else f"{name} / {ratio:g}"
         raise InputError(f"hardware '{self.name}': no peak for {compute}; "
                          f"add for example 'peak_bf16: 312 TFLOP/s'")
 
@@ -270,7 +270,7 @@ FIELDS: Final = (*_TEXTS, *QUANTITIES, *_OTHER)
 
 
 def _check_numbers(name: str, key: str, value: Any) -> None:
-    """Refuse what is no number, not finite, or of the wrong sign, as the YAML loader does."""
+    """Refuse what is no number, or of the wrong sign, as the YAML loader does."""
     import numpy as np
 
     if value is None:
@@ -280,8 +280,8 @@ def _check_numbers(name: str, key: str, value: Any) -> None:
     except (TypeError, ValueError):
         raise InputError(f"hardware '{name}': {key}: {value!r} is not a number [SI]") from None
     low = numbers >= 0 if key in _MAY_BE_ZERO else numbers > 0
-    if not np.all(np.isfinite(numbers) & low):
-        raise InputError(f"hardware '{name}': {key}: {value!r} must be finite and above 0")
+    if not np.all(low):    # False for NaN too; infinity is the limit of a faster device
+        raise InputError(f"hardware '{name}': {key}: {value!r} must be above 0")
 
 
 def _text(data: dict[str, Any], key: str, where: str) -> str | None:

@@ -569,19 +569,19 @@ def _kernel_lines(e: Estimate, p: _Pass) -> list[str]:
 
 
 def _exchange_line(p: _Pass) -> list[str]:
-    kinds: dict[tuple[str, float], list[float]] = {}
+    kinds: dict[tuple[str, float, int], tuple[float, float]] = {}
     for t in p.exchange:
-        o, n = t.operation, float(t.operation.count)
-        name = (o.collective or "").replace("_", "-")
-        entry = kinds.setdefault((name, float(o.wire) * 1e6 + o.ranks), [0.0, 0.0, float(o.wire)])
-        entry[0] += n
-        entry[1] += float(t.network)
-    total = sum(time for _, time, _ in kinds.values())
+        o = t.operation
+        key = ((o.collective or "").replace("_", "-"), float(o.wire), o.ranks)
+        n, time = kinds.get(key, (0.0, 0.0))
+        kinds[key] = n + float(o.count), time + float(t.network)
+    total = sum(time for _, time in kinds.values())
     if not total:
         return []
     formula = " + ".join(f"{_exact(n)} {name} of {format_decimal_bytes(size).replace(' ', '')} x "
-                         f"{format_time(time / n)}" for (name, _), (n, time, size) in kinds.items())
-    return [_line("+ between devices", formula, format_time(total), "latency + bytes / link")]
+                         f"{format_time(time / n)}" for (name, size, _), (n, time) in kinds.items())
+    return [_line("+ between devices", formula, format_time(total),
+                  "latency + bytes / link; the ceiling leaves it out")]
 
 
 def _host_line(e: Estimate, p: _Pass) -> list[str]:
@@ -710,7 +710,7 @@ def _basis_lines(e: Estimate, first: _Pass, step: _Pass) -> list[str]:
         peak = best.peak(d.compute("ffn"))[0]
         lines.append(_note(
             f"Ranges: the ceiling takes the favourable end of each ({_rates(best, peak)}), as do "
-            f"all lines above CEILING; the lines in practice take the middle "
+            f"all lines above CEILING; the ridge point and the lines in practice take the middle "
             f"({_rates(d.hardware, e.prefill.peak)})."))
     if d.devices > n.pp:
         lines.append(_note(f"All numbers are those of one device, the fullest of {d.devices}."))

@@ -52,8 +52,9 @@ class Network:
         if ranks == 1:
             return 0.0 * S
         h = self.hardware
-        joined = h.link_domain is not None and h.link_bandwidth is not None
-        domain = int(np.min(h.link_domain)) if joined else 1
+        domain = 1 if h.link_bandwidth is None else extent
+        if h.link_bandwidth is not None and h.link_domain is not None:
+            domain = int(np.min(h.link_domain))
         if extent <= domain:
             return self._inside(operation, S, ranks)
         if h.scale_out_bandwidth is None:

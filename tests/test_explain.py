@@ -180,7 +180,7 @@ def _text(name: str) -> str:
     ("mla, dp and ep", ["256 x (1 - (1 - 8/256)^64)", "T = 64 tokens of all 8 replicas",
                         "a device holds 32 of 256 experts", "All numbers are those of one device"]),
     ("range", ["favourable end of each (40.0 TB/s, 1.20 PFLOP/s)", "/ 40.0 TB/s",
-               "the middle (25.6 TB/s, 800 TFLOP/s)"]),
+               "take the middle (25.6 TB/s, 800 TFLOP/s)"]),
     ("pp", ["all 4 stages one after the other", "micro-batch"]),
     ("sparse", ["best keys 2,048", "+ index keys read", "61 layers x 576 B"][:2]),
     ("jamba", ["+ recurrent state", "4 layers x 4,096 B/token"]),

@@ -32,7 +32,7 @@ def test_every_listed_name_is_found() -> None:
 
 @pytest.mark.parametrize(("name", "part"), [
     ("fp9", "did you mean 'fp8'"),
-    ("q4_k_m", "did you mean 'q4_k'"),
+    ("q4_km", "did you mean 'q4_k_m'"),
     ("int4-g0", "int4-g"),
     ("int9-g128", "int4-g128"),
     ("int4-g128-z0", "unknown"),

@@ -54,7 +54,7 @@ def test_several_devices_and_paths(tmp_path: Path, capsys: Any) -> None:
     assert "announced" in err
     rows = json.loads(out)["data"]
     assert {r["device"] for r in rows} == {"A100 SXM4 80 GB", "4 x H100 SXM5 80 GB",
-                                           "MN-Core L1400 (announced)"}
+                                           "MN-Core L1400"}
     assert {r["input"] for r in rows if r["series"] == "context path"} == {1024, 2048, 4096}
     assert (tmp_path / "r.png").stat().st_size > 10_000
 

@@ -249,11 +249,13 @@ def test_causes() -> None:
     assert found[0].field in ("memory_bandwidth", "bandwidth_efficiency")
     names = {c.field: c for c in found}
     assert "memory_bandwidth" in names
-    assert "tdp" not in names
+    assert "memory_capacity" not in names
+    assert names["idle_power"].tpot[0] == names["idle_power"].tpot[1]
+    assert names["idle_power"].energy_per_token[0] < names["idle_power"].energy_per_token[1]
     c = names["memory_bandwidth"]
     assert (c.low, c.mid, c.high) == (12.8e12, 25.6e12, 40e12)
     assert c.tpot[0] < estimate(d, w).tpot.expected < c.tpot[1]
-    assert causes(deployment("llama-3.1-70b"), w) == []
+    assert [c.field for c in causes(deployment("llama-3.1-70b"), w)] == ["idle_power"]
 
 
 @given(st.sampled_from(MODELS), st.sampled_from(["mn-core-l1400", "mn-core-l1100", "rubin-nvl72",

@@ -144,9 +144,20 @@ def tokens_in_pass(d: Deployment, batch: Array, prompt: Array) -> Array:
     return tokens if limit is None else np.minimum(tokens, np.maximum(limit, batch))
 
 
+def policy(d: Deployment) -> tuple[Array, Array]:
+    """(share of the memory, bytes of its runtime) of the engine; on-chip memory has neither."""
+    share, context, runtime = d.engine.memory_fraction, d.engine.context_bytes, d.hardware.runtime
+    if np.ndim(runtime) == 0:
+        return (share, context) if runtime else (1.0, 0.0)
+    return np.where(runtime, share, 1.0), context * runtime
+
+
 def kv_room(d: Deployment, capacity: Array, weights: Array, activations: Array) -> Array:
-    """Bytes that the engine's policy leaves to the KV cache of one device; may be negative."""
-    share, context = d.engine.memory_fraction, d.engine.context_bytes
+    """Bytes that the engine's policy leaves to the KV cache of one device; may be negative.
+
+    `capacity` is what programs may use of the memory.
+    """
+    share, context = policy(d)
     after = capacity - weights - activations - context
     if d.engine.memory_policy == "total":
         return after - (1.0 - share) * capacity
@@ -171,11 +182,12 @@ def activation_bytes(d: Deployment, local: Array, prompt: Array) -> Array:
 def memory(d: Deployment, batch: Array, prompt: Array, output: Array) -> Memory:
     """Memory of one device at the end of the request, when the context is prompt + output."""
     local, context = per_replica(d, batch), prompt + output
-    capacity, weights, state = d.hardware.memory_capacity, weight_bytes(d), fixed_state_bytes(d)
+    capacity, usable = d.hardware.memory_capacity, d.hardware.usable_capacity
+    weights, state = weight_bytes(d), fixed_state_bytes(d)
     ideal = local * (ideal_bytes(d, context) + state)
     allocated = local * (allocated_bytes(d, context) + state)
     activations = activation_bytes(d, local, prompt)
-    room = kv_room(d, capacity, weights, activations)
+    room = kv_room(d, usable, weights, activations)
     reserved = capacity - weights - activations - room
     total = weights + allocated + activations + reserved
     return Memory(
@@ -189,8 +201,8 @@ def memory(d: Deployment, batch: Array, prompt: Array, output: Array) -> Memory:
         total=total,
         capacity=capacity,
         fits=allocated <= room,
-        max_batch=_max_batch(d, capacity - weights, prompt, context) * d.parallelism.dp,
-        max_context=_max_context(d, capacity - weights, local, output),
+        max_batch=_max_batch(d, usable - weights, prompt, context) * d.parallelism.dp,
+        max_context=_max_context(d, usable - weights, local, output),
         pool=pool(d, room, context),
     )
 
@@ -220,7 +232,7 @@ class GivenKv:
 def given_kv(d: Deployment, room: Array, batch: Array, context: Array) -> GivenKv:
     """Tokens, blocks and concurrency of `room` [bytes] for KV on each device."""
     state, found = fixed_state_bytes(d), pool(d, room, context)
-    left = d.hardware.memory_capacity - weight_bytes(d)
+    left = d.hardware.usable_capacity - weight_bytes(d)
     return GivenKv(
         pool=found,
         context=context,
@@ -238,8 +250,8 @@ def _lines(d: Deployment, room: Array) -> list[tuple[Array, float, float]]:
 
     `room` is what the weights leave. They state `kv_room` again, solved for the KV cache.
     """
-    share, context = d.engine.memory_fraction, d.engine.context_bytes
-    capacity = d.hardware.memory_capacity
+    share, context = policy(d)
+    capacity = d.hardware.usable_capacity
     if d.engine.memory_policy == "total":
         return [(room - context - (1.0 - share) * capacity, 1.0, 1.0)]
     if d.engine.memory_policy == "static":

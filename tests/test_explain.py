@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from simulator import Deployment, Parallelism, Workload
-from simulator.explain import explain, kept_tokens
+from simulator.explain import explain
+from simulator.explain.passes import kept_tokens
 from simulator.request import estimate
 
 PREFIXES = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,

@@ -77,6 +77,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     memory_bandwidth: float
     memory_capacity: float
     memory_capacity_marketing: float | None = None
+    os_reserve: float | None = None
 
     peak_fp64: float | None = None
     peak_fp32: float | None = None
@@ -210,6 +211,21 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
                          f"add for example 'peak_bf16: 312 TFLOP/s'")
 
     @property
+    def usable_capacity(self) -> float:
+        """Memory that programs may use: all, or what the OS of a unified machine leaves."""
+        if self.os_reserve is None:
+            return self.memory_capacity
+        return self.memory_capacity * (1.0 - self.os_reserve)
+
+    @property
+    def runtime(self) -> float:
+        """1 where a driver and its runtime live in the memory; 0 for on-chip memory alone.
+
+        Chips that hold a whole program in SRAM run it without a driver context or an allocator.
+        """
+        return 0.0 if self.memory_class == "sram" else 1.0
+
+    @property
     def vector_peak(self) -> float:
         """Peak of the vector units [FLOP/s]; without one known, the matrix peak (a ceiling)."""
         for value in (self.vector_bf16, self.vector_fp32, self.peak_fp32):
@@ -234,7 +250,7 @@ _BITS: Final = {"fp32": 32, "tf32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8"
 
 QUANTITIES: Final[dict[str, str]] = {
     "memory_bandwidth": "bandwidth", "memory_capacity": "memory",
-    "memory_capacity_marketing": "memory",
+    "memory_capacity_marketing": "memory", "os_reserve": "fraction",
     **{f"peak_{p}": "compute" for p in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6",
                                          "fp4", "int8", "int4", "fp16_accumulate_fp16")},
     "vector_fp32": "compute", "vector_bf16": "compute",
@@ -252,12 +268,13 @@ QUANTITIES: Final[dict[str, str]] = {
 
 SMALLER_IS_FASTER: Final = frozenset(
     {"link_latency", "scale_out_latency", "launch_time", "kernel_floor", "layer_overhead",
-     "tdp", "idle_power", "memory_energy", "compute_energy", "link_energy", "price"}
+     "tdp", "idle_power", "memory_energy", "compute_energy", "link_energy", "price",
+     "os_reserve"}
 )
 UNTIMED: Final = frozenset(
     {"memory_capacity", "memory_capacity_marketing", "tdp", "idle_power", "memory_energy",
      "compute_energy", "link_energy", "price", "year", "cache_capacity", "onchip_memory",
-     "shared_memory"}
+     "shared_memory", "os_reserve"}
 )
 _MAY_BE_ZERO: Final = frozenset({"link_latency", "scale_out_latency", "layer_overhead",
                                  "launch_time", "kernel_floor", "idle_power", "price"})

@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 # What stands for a number that only some members have: unknown stays unknown, no overhead is none.
 _ABSENT = {"price": math.nan, "idle_power": math.nan, "tdp": math.nan, "memory_energy": math.nan,
-           "compute_energy": math.nan, "link_energy": 0.0, "layer_overhead": 0.0}
+           "compute_energy": math.nan, "link_energy": 0.0, "layer_overhead": 0.0,
+           "os_reserve": 0.0}
 
 
 class UnstackableError(ValueError):
@@ -90,6 +91,11 @@ class Stack(Hardware, frozen=True, kw_only=True):
             return stacked([value for value, _ in peaks]), peaks[0][1]
 
         return self.kept(("peak", compute), make)
+
+    @property
+    def runtime(self) -> Array:
+        """Whether a runtime lives in the memory, of each member."""
+        return self.kept("runtime", lambda: stacked([m.runtime for m in self.members]))
 
     @property
     def vector_peak(self) -> Array:

@@ -1,0 +1,100 @@
+"""Weights that a step streams: values by number format, experts by how many are touched."""
+
+from __future__ import annotations
+
+from simulator.deployment import Deployment
+from simulator.explain.lines import amount, exact, many, row
+from simulator.explain.passes import Pass, parts_of
+from simulator.formats import NumberFormat
+from simulator.layers import Shares
+from simulator.operations.moe import experts_touched
+from simulator.parameters import ffn_tensors
+from simulator.specs.model import Moe
+from simulator.units import (
+    format_decimal_bytes,
+)
+
+ROLES = {
+    "attention": "attention", "ffn": "MLP", "ssm": "recurrent layers", "head": "LM head",
+    "shared_experts": "shared experts", "router": "router", "norm": "norms and biases",
+    "embedding": "embedding rows", "other": "other tensors",
+}  # fmt: skip
+
+
+def role_of(name: str) -> str:
+    if name in ("qkv", "q", "kv_down", "q_up", "qkv_down", "attention_output", "mla_absorb",
+                "mla_expand", "indexer_queries", "indexer_keys"):
+        return "attention"
+    if name in ("norm", "small_weights", "final_norm", "embedding_norm", "head_bias"):
+        return "norm"
+    fixed = {"router": "router", "lm_head": "head", "embedding": "embedding",
+             "latent_down": "ffn", "latent_up": "ffn", "embedding_up": "ffn",
+             "embedding_down": "ffn"}
+    starts = (("shared_experts", "shared_experts"), ("ssm_", "ssm"), ("mlp_", "ffn"))
+    return fixed.get(name) or next((r for s, r in starts if name.startswith(s)), "other")
+
+
+def moes(d: Deployment) -> list[tuple[Moe, float]]:
+    """Kinds of routed experts and the layers that have them."""
+    found: dict[Moe, float] = {}
+    for g in d.model.layers:
+        if isinstance(g.ffn, Moe):
+            found[g.ffn] = found.get(g.ffn, 0.0) + g.count
+    return list(found.items())
+
+
+def expert_values(d: Deployment, moe: Moe) -> tuple[float, float]:
+    """Weights and bias values of one expert, as far as one device holds them."""
+    sizes = {t.name: float(t.elements) for t in ffn_tensors(moe, d.model.hidden)}
+    share = Shares.of(d)
+    return (sizes["experts"] / moe.experts / share.expert_width,
+            sizes["expert_bias"] / moe.experts)
+
+
+def weights_part(p: Pass) -> tuple[list[str], float]:
+    """The weights that a pass reads: one line a number format, routed experts apart."""
+    d, share = p.d, Shares.of(p.d)
+    total = 0.0
+    formats: dict[NumberFormat, dict[str, float]] = {}
+
+    def add(role: str, size: float) -> None:
+        roles = formats.setdefault(d.weight_format(role), {})
+        roles[role] = roles.get(role, 0.0) + size
+
+    for t in p.ceiling.operations:
+        size = parts_of(p, t)[0]
+        total += size
+        if size and t.operation.name != "experts":
+            add(role_of(t.operation.name), size)
+    routed = []
+    for moe, layers in moes(d):
+        T = p.tokens * share.expert_tokens
+        touched = float(experts_touched(moe.experts, moe.top_k, T))
+        replicas = f" of all {d.parallelism.dp} replicas" if share.expert_tokens > 1 else ""
+        routed.append(row(
+            "experts touched", f"{moe.experts} x (1 - (1 - {moe.top_k}/{moe.experts})^{exact(T)})",
+            amount(touched), f"E(1-(1-k/E)^T) of E = {moe.experts} experts, T = "
+            f"{many(T, 'token')}{replicas}, k = {moe.top_k} each"))
+        here = touched / share.experts
+        if share.experts > 1:
+            routed.append(row(
+                "touched on a device", f"{amount(touched)} / {share.experts:g}", amount(here),
+                f"a device holds {moe.experts / share.experts:g} of {moe.experts} experts"))
+        values, bias = expert_values(d, moe)
+        form = d.weight_format("experts")
+        routed.append(row(
+            "+ routed experts", f"{amount(here)} experts x {amount(values)} values x "
+            f"{form.bytes:g} B ({form.name}) x {many(layers, 'layer')}",
+            format_decimal_bytes(here * values * form.bytes * layers)))
+        if bias:
+            add("norm", here * bias * d.weight_format("norm").bytes * layers)
+    lines = []
+    for form, roles in sorted(formats.items(), key=lambda item: -sum(item[1].values())):
+        size = sum(roles.values())
+        names = ", ".join(ROLES[r] for r, v in sorted(roles.items(), key=lambda r: -r[1])
+                          if v > 0.001 * size)
+        lines.append(row(f"+ {form.name} weights",
+                           f"{amount(size / form.bytes, 3)} values x {form.bytes:g} B "
+                           f"({form.name})", format_decimal_bytes(size), names))
+    return [*lines, *routed,
+            row("= weights streamed", "", format_decimal_bytes(total))], total

@@ -201,6 +201,10 @@ def moe_operations(d: Deployment, f: Moe, T: Array) -> list[Operation]:
     matrices = 3.0 if f.gated else 2.0
     inner = hidden if f.latent is None else f.latent
     width, tokens = f.width / share.expert_width, T * share.expert_tokens
+    if d.parallelism.ep > 1:
+        # The step waits for the fullest rank, and that rank touches more of its experts too.
+        tokens = tokens * moe.imbalance(tokens, f.top_k, f.experts, d.parallelism.ep,
+                                        d.expert_skew)
     w = d.weight_format("experts").bytes
     touched = moe.experts_touched(f.experts, f.top_k, tokens) / share.experts
     used = f.top_k / share.experts
@@ -309,8 +313,8 @@ def _pairs(mixer: Attention | Mla, s: Segment, limit: float | None) -> Array:
     if isinstance(mixer, Attention) and mixer.chunk is not None and s.phase == "prefill":
         return att.chunked_pairs(s.new, s.context, mixer.chunk)
     if s.phase == "decode":
-        keys = s.context if limit is None else np.minimum(s.context, limit)
-        return s.new * keys - s.new * (s.new - 1.0) / 2.0
+        causal = s.new * s.context - s.new * (s.new - 1.0) / 2.0
+        return causal if limit is None else np.minimum(causal, s.new * limit)
     return att.visible_pairs(s.new, s.context, limit)
 
 

@@ -1,8 +1,9 @@
 """Time of a collective between the devices of a deployment.
 
-In this order: the device file's own measured table; the fitted lines of its kind of link and the
-engine's library; the best textbook algorithm at the latency and bandwidth of the spec. Groups that
-reach beyond one domain (a node, a rack) go hierarchically over the scale-out link.
+In this order: the device file's own measured table; the fitted lines of the chip, then of its kind
+of link, for the engine's library or NCCL, whichever is faster; the best textbook algorithm at the
+latency and bandwidth of the spec. Groups that reach beyond one node (or what the link joins) go
+hierarchically over the scale-out link.
 """
 
 from __future__ import annotations
@@ -36,26 +37,43 @@ def link_class(hardware: Hardware) -> str | None:
     return next((kind for prefix, kind in _CLASSES.items() if text.startswith(prefix)), None)
 
 
+def lines_of(hardware: Hardware) -> dict[str, dict[str, dict[str, float]]]:
+    """Fitted lines by operation and library: the chip's own before those of its kind of link."""
+    table = _table()
+    shared = table["links"].get(link_class(hardware), {})
+    own = table["chips"].get(hardware.name, {})
+    return {operation: shared.get(operation, {}) | own.get(operation, {})
+            for operation in {*shared, *own}}
+
+
+def link_domain(hardware: Hardware) -> int | None:
+    """Devices that the link joins at most: 1 without a link, None where the spec doesn't say."""
+    if hardware.link_bandwidth is None:
+        return 1
+    return None if hardware.link_domain is None else int(np.min(hardware.link_domain))
+
+
 def _or_zero(value: Array | None) -> Array:
     return 0.0 if value is None else value
 
 
 class Network:
-    """The links of one device and the library that drives them."""
+    """The links of one device and the library that drives them.
 
-    def __init__(self, hardware: Hardware, engine: Engine) -> None:
+    node   devices of a node, where a deployment has several; None: what the link joins
+    """
+
+    def __init__(self, hardware: Hardware, engine: Engine, node: int | None = None) -> None:
         self.hardware, self.engine = hardware, engine
-        self._lines = {} if engine.ideal else _table()["links"].get(link_class(hardware), {})
+        self.domain = link_domain(hardware) if node is None else node
+        self._lines = {} if engine.ideal else lines_of(hardware)
 
     def time(self, operation: str, S: Array, ranks: int, extent: int) -> Array:
         """Time [s] of a collective of S bytes between `ranks` of the `extent` devices they span."""
         if ranks == 1:
             return 0.0 * S
-        h = self.hardware
-        domain = 1 if h.link_bandwidth is None else extent
-        if h.link_bandwidth is not None and h.link_domain is not None:
-            domain = int(np.min(h.link_domain))
-        if extent <= domain:
+        h, domain = self.hardware, self.domain
+        if domain is None or extent <= domain:
             return self._inside(operation, S, ranks)
         if h.scale_out_bandwidth is None:
             raise InputError(
@@ -70,10 +88,12 @@ class Network:
             if row.operation == operation and row.ranks == n:
                 return collectives.interpolated(S, row.sizes, row.times)
         libraries = self._lines.get(operation)
-        if libraries is None:
+        if not libraries:
             return self._textbook(operation, S, n)
         chosen = [libraries[name] for name in {self.engine.collective_library, "nccl"}
                   if name in libraries]
+        if not chosen:
+            return self._textbook(operation, S, n)
         times = [self._two_lines(operation, S, n, line) for line in chosen]
         return times[0] if len(times) == 1 else np.minimum(times[0], times[1])
 

@@ -105,8 +105,8 @@ def basis_lines(e: Estimate, first: Pass, step: Pass) -> list[str]:
         peak = best.peak(d.compute("ffn"))[0]
         lines.append(note(
             f"Ranges: the ceiling takes the favourable end of each ({rates_text(best, peak)}), as "
-            f"do all lines above CEILING; the ridge point and the lines in practice take the middle "
-            f"({rates_text(d.hardware, e.prefill.peak)})."))
+            "do all lines above CEILING; the ridge point and the lines in practice take the "
+            f"middle ({rates_text(d.hardware, e.prefill.peak)})."))
     if d.devices > n.pp:
         lines.append(note(f"All numbers are those of one device, the fullest of {d.devices}."))
     if n.pp > 1:

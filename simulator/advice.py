@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 from simulator.deployment import Deployment, Parallelism, Workload
 from simulator.errors import InputError
-from simulator.memory import memory
+from simulator.memory import memory, weight_bytes
+from simulator.network import link_domain
 from simulator.request import Estimate, estimate
+from simulator.systems import check_links, default_parallelism
 
 _FEWER_BITS = ("fp8", "int4-g128")
+# More ranks than any model in the catalogue has heads for gain nothing.
+_WIDEST = 128
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,70 @@ def _kv(d: Deployment, w: Workload) -> Iterator[Change]:
 
 
 def _devices(d: Deployment, w: Workload, most: int = 256) -> Iterator[Change]:
-    """Larger tensor parallelism, as far as the model and the device's link allow."""
+    """Larger tensor parallelism, as far as the model and the link allow; then more nodes."""
     hardware, p = d.hardware, d.parallelism
-    if hardware.link_bandwidth is None:
-        return
-    domain = most if hardware.link_domain is None else int(hardware.link_domain)
+    joined = link_domain(hardware)
+    domain = most if joined is None else joined
+    only_tp = p.pp == p.cp == p.dp == 1
     for tp in range(p.tp + 1, min(domain, most) + 1):
         wider = Parallelism(tp, p.pp, p.ep, p.cp, p.dp)
+        degree = "" if only_tp else f" --tp {tp}"
+        nodes = f" --nodes {d.nodes}" if d.nodes > 1 else ""
         try:
+            change = d.replace(parallelism=wider)
+            check_links(change)
             yield Change(f"{wider.devices} devices (tensor parallel {tp})",
-                         f"{wider.devices}x{hardware.name}", d.replace(parallelism=wider), w)
+                         f"{wider.devices // d.nodes}x{hardware.name}{nodes}{degree}", change, w)
         except InputError:
             continue
+    if joined is None or joined == 1 or d.nodes > 1 or not only_tp:
+        return
+    for nodes_ in (2, 4, 8):
+        try:
+            change = d.replace(parallelism=default_parallelism(joined, nodes_, p.ep), nodes=nodes_)
+            check_links(change)
+            yield Change(f"{joined * nodes_} devices in {nodes_} nodes (tp {joined}, pp {nodes_})",
+                         f"{joined}x{hardware.name} --nodes {nodes_}", change, w)
+        except InputError:
+            continue
+
+
+def _stages(d: Deployment, w: Workload, most: int = 4096) -> Iterator[Change]:
+    """The fewest devices, tensor parallel inside stages of a pipeline, whose memory is enough.
+
+    Weights that no tensor parallelism brings down to one device's memory (chips with SRAM alone)
+    need stages as well. Of equally many devices the fewest stages come first.
+    """
+    hardware, p, layers = d.hardware, d.parallelism, int(d.model.layer_count)
+    domain = link_domain(hardware) or most
+    found: list[tuple[int, int, Deployment]] = []
+    for tp in range(min(domain, _WIDEST), 0, -1):
+        try:
+            one = d.replace(parallelism=Parallelism(tp, 1, p.ep, p.cp, p.dp), nodes=1)
+        except InputError:
+            continue
+        least = max(2, int(weight_bytes(one) // hardware.usable_capacity))
+        for pp in range(least, min(layers, most // tp) + 1):
+            degrees = Parallelism(tp, pp, p.ep, p.cp, p.dp)
+            count = degrees.devices
+            nodes = 1 if count <= domain else count // domain
+            if found and count > found[-1][0]:
+                break
+            if count % nodes or count // nodes > domain:
+                continue
+            staged = d.replace(parallelism=degrees, nodes=nodes)
+            if memory(staged, w.batch, w.input, w.output).fits:
+                found.append((count, pp, staged))
+                break
+    for count, pp, staged in sorted(found, key=lambda x: x[:2]):
+        try:
+            check_links(staged)
+        except InputError:
+            continue
+        q, nodes = staged.parallelism, staged.nodes
+        across = f" --nodes {nodes}" if nodes > 1 else ""
+        yield Change(f"{count} devices (tp {q.tp} in each of {pp} stages)",
+                     f"{count // nodes}x{hardware.name}{across} --tp {q.tp} --pp {pp}", staged, w)
 
 
 def changes_that_fit(e: Estimate) -> list[Change]:
@@ -59,9 +115,11 @@ def changes_that_fit(e: Estimate) -> list[Change]:
         v = change.workload
         return bool(memory(change.deployment, v.batch, v.input, v.output).fits)
 
-    found = []
-    for candidates in (_kv(d, w), _weights(d, w), _devices(d, w)):
+    found, devices = [], _devices(d, w)
+    for candidates in (_kv(d, w), _weights(d, w), devices):
         first = next((c for c in candidates if fits(c)), None)
+        if first is None and candidates is devices:
+            first = next(_stages(d, w), None)
         if first is not None:
             found.append(first)
     if 1 <= m.max_batch < w.batch:
@@ -78,6 +136,10 @@ def changes_that_fit(e: Estimate) -> list[Change]:
                      for c in _weights(d, w)
                      if fits(Change("", "", c.deployment.replace(kv="fp8"), w))), None)
         found += [both] if both is not None else []
+    if not found:
+        spread = next((Change(f"{c.text}, {s.text}", f"{s.flag} {c.flag}", s.deployment, w)
+                       for c in _weights(d, w) for s in _stages(c.deployment, w)), None)
+        found += [spread] if spread is not None else []
     return found
 
 

@@ -69,6 +69,8 @@ def window_of(group: LayerGroup) -> float | None:
 def cache_classes(d: Deployment) -> list[CacheClass]:
     """Layers that cache, merged by window and size, the smallest window first."""
     scale = d.kv_format.bytes / d.parallelism.cp
+    if d.offload is not None:
+        scale = scale * (1.0 - d.offload.kv)
     merged: dict[tuple[str, str, bool], CacheClass] = {}
     for group, count in zip(d.model.layers, fullest_stage(d, "kv")[0], strict=True):
         size = cached_values(d, group) * scale
@@ -83,8 +85,9 @@ def cache_classes(d: Deployment) -> list[CacheClass]:
 
 
 def kv_bytes_per_token(d: Deployment) -> float:
-    """Growing part of the cache of one token on one rank, below every window."""
-    return sum(c.layers * c.bytes_per_token for c in cache_classes(d))
+    """Growing part of the cache of one token on one rank, below every window; drafts included."""
+    own = sum(c.layers * c.bytes_per_token for c in cache_classes(d))
+    return own if d.draft is None else own + kv_bytes_per_token(d.draft)
 
 
 def state_bytes_per_layer(d: Deployment, group: LayerGroup) -> float:
@@ -111,8 +114,9 @@ def _state_layers(d: Deployment) -> list[Array]:
 
 def fixed_state_bytes(d: Deployment) -> Array:
     """Recurrent state of one sequence on one rank [bytes]."""
-    return sum(state_bytes_per_layer(d, g) * n
-               for g, n in zip(d.model.layers, _state_layers(d), strict=True))
+    own = sum(state_bytes_per_layer(d, g) * n
+              for g, n in zip(d.model.layers, _state_layers(d), strict=True))
+    return own if d.draft is None else own + fixed_state_bytes(d.draft)
 
 
 def block_of(d: Deployment) -> int:
@@ -127,13 +131,40 @@ def blocks(context: Array, block: float) -> Array:
     return np.ceil(context / block) * block
 
 
+def cached_prefix(d: Deployment, prompt: Array, hit: Array) -> Array:
+    """Prompt tokens found in the prefix cache: whole blocks of a share `hit` of the prompt.
+
+    At least the last token is computed, since its logits are needed.
+    """
+    block = block_of(d)
+    return np.floor((np.minimum(hit * prompt, prompt - 1.0) + 1e-6) / block) * block
+
+
+def turns_hit_rate(G: Array) -> Array:
+    """(G - 1)/(G + 1): hit rate of an endless cache in chats of G equal turns.
+
+    Turn i repeats i - 1 of its i parts: sum of (i - 1) over sum of i.
+    """
+    return (G - 1.0) / (G + 1.0)
+
+
+def paged_waste(b: Array) -> Array:
+    """(b - 1)/2: tokens that a sequence's last block of b tokens leaves empty, on average."""
+    return (b - 1.0) / 2.0
+
+
+def paged_occupancy(S: Array, b: Array) -> Array:
+    """S / (S + (b - 1)/2): share of its blocks that a sequence of S tokens fills (2309.06180)."""
+    return S / (S + paged_waste(b))
+
+
 def ideal_bytes(d: Deployment, context: Array) -> Array:
     """KV cache that the architecture needs for one sequence of `context` tokens on one rank."""
     total: Array = 0.0 * context
     for c in cache_classes(d):
         kept = context if c.window is None else np.minimum(context, c.window)
         total = total + c.layers * c.bytes_per_token * kept
-    return total
+    return total if d.draft is None else total + ideal_bytes(d.draft, context)
 
 
 def kept_tokens(d: Deployment, c: CacheClass, context: Array) -> Array:
@@ -145,7 +176,7 @@ def kept_tokens(d: Deployment, c: CacheClass, context: Array) -> Array:
         cells = blocks(context, CELL_PADDING)
         if c.window is None:
             return cells
-        ubatch = d.engine.batched_tokens or 0
+        ubatch = d.batched_tokens or 0
         return np.minimum(cells, blocks(c.window + ubatch, CELL_PADDING))
     whole = blocks(context, block)
     if c.window is None or allocator == "uniform":
@@ -162,7 +193,7 @@ def allocated_bytes(d: Deployment, context: Array) -> Array:
     for c in classes:
         size = most if d.engine.kv_allocator == "uniform" else c.bytes_per_token
         total = total + c.layers * size * kept_tokens(d, c, context)
-    return total
+    return total if d.draft is None else total + allocated_bytes(d.draft, context)
 
 
 def longest_context(d: Deployment, room: Array) -> Array:
@@ -171,13 +202,16 @@ def longest_context(d: Deployment, room: Array) -> Array:
     `allocated_bytes` rises in whole blocks (or cells) and is concave in them, so the answer on one
     of its lines is the largest over the lines; a windowed class is a constant once it is full.
     """
-    classes = cache_classes(d)
     uniform = d.engine.kv_allocator == "uniform"
     step = {"exact": 1, "cells": CELL_PADDING}.get(d.engine.kv_allocator, block_of(d))
-    most = largest(c.bytes_per_token for c in classes)
-    sizes = [c.layers * (most if uniform else c.bytes_per_token) for c in classes]
-    caps = [math.inf if c.window is None or uniform else kept_tokens(d, c, 1e15)
-            for c in classes]
+    sizes: list[Array] = []
+    caps: list[Array] = []
+    for part in (d,) if d.draft is None else (d, d.draft):
+        classes = cache_classes(part)
+        most = largest(c.bytes_per_token for c in classes)
+        sizes += [c.layers * (most if uniform else c.bytes_per_token) for c in classes]
+        caps += [math.inf if c.window is None or uniform else kept_tokens(part, c, 1e15)
+                 for c in classes]
     best: Array = 0.0 * room
     for full in [0.0, *(cap for cap in caps if not np.all(np.isinf(cap)))]:
         slope = sum(s * (cap > full) for s, cap in zip(sizes, caps, strict=True))
@@ -224,7 +258,7 @@ def _most_pages(d: Deployment, c: CacheClass, block: Array, context: Array) -> A
     """
     if c.window is None:
         return np.ceil(context / block)
-    step = d.engine.batched_tokens or 0
+    step = d.batched_tokens or 0
     if c.chunked:
         return np.ceil(np.minimum(c.window + step, context) / block)
     return np.ceil(np.minimum(c.window - 1 + step, context) / block) + 1
@@ -259,10 +293,15 @@ def pool(d: Deployment, room: Array, context: Array) -> KvPool:
     room = np.maximum(room, 0.0)
     classes, block = cache_classes(d), block_of(d)
     if d.engine.kv_allocator == "hybrid" and classes and len(_groups(d)[1]) > 1:
+        if d.draft is not None:    # its cache takes its share of the room
+            alone = d.replace(speculation=None)
+            room = room * allocated_bytes(alone, context) / allocated_bytes(d, context)
         return _hybrid_pool(d, room, context)
     per_token = kv_bytes_per_token(d)
     if d.engine.kv_allocator == "uniform" and classes:
         per_token = largest(c.bytes_per_token for c in classes) * sum(c.layers for c in classes)
+        if d.draft is not None:
+            per_token = per_token + kv_bytes_per_token(d.draft)
     if not present(per_token):
         each = fixed_state_bytes(d)
         return KvPool(room, block, 0.0 * room, 0.0 * room, room / larger(each, 1.0))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from simulator.arrays import Array
 from simulator.errors import InputError, nearest
 from simulator.formats import NumberFormat, compute_format, number_format
+from simulator.offload import Offload
 from simulator.sharding import Parallelism, check_parallelism
 from simulator.specs.engine import Engine, load_engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import FORMAT_CLASSES, Model
+from simulator.speculation import Speculation
 
 # Roles that a weight format applies to; all other weights stay at 16 bits unless named.
 QUANTISED_ROLES = ("attention", "ffn", "experts", "shared_experts", "ssm")
@@ -35,7 +40,15 @@ class Deployment:
 
     weights, activations, kv   number formats; None: the model's own, bf16, that of activations
     formats        exceptions by role, as in {"head": "int8"}
-    prefix_hit     share of the prompt found in the prefix cache, between 0 and 1
+    prefix_hit     share of the prompt found in the prefix cache, between 0 and 1; hits come in
+                   whole blocks of the engine
+    speculation    what drafts tokens, if anything
+    chunk          prompt tokens a step where prefill is chunked; None: the prompt in one pass
+    expert_skew    factor on the expected largest load of an expert-parallel rank; 1: uniform
+                   routing
+    offload        what lies in a farther memory; None: nothing
+    nodes          nodes that the devices stand in, joined by the scale-out link; 1: one node, or as
+                   many as the link's domain makes
     """
 
     model: Model
@@ -47,6 +60,11 @@ class Deployment:
     formats: Mapping[str, str] = field(default_factory=dict)
     parallelism: Parallelism = field(default_factory=Parallelism)
     prefix_hit: Array = 0.0
+    offload: Offload | None = None
+    nodes: int = 1
+    speculation: Speculation | None = None
+    chunk: int | None = None
+    expert_skew: Array = 1.0
 
     @classmethod
     def of(cls, model: str, hardware: str, engine: str = "vllm", **rest: Any) -> Deployment:
@@ -63,10 +81,68 @@ class Deployment:
                 raise InputError(f"formats: unknown role '{role}'{nearest(role, FORMAT_ROLES)}")
         check_parallelism(self.model, self.parallelism,
                           {role: self.weight_format(role).name for role in QUANTISED_ROLES})
+        if self.offload is not None:
+            self.offload.check()
         compute_format(self.weight_format("attention"), self.activation_format)
         number_format(self.kv_format.name, "kv")
         for role, name in self.formats.items():
             number_format(name, f"formats.{role}")
+        self._check_features()
+
+    def _check_features(self) -> None:
+        chunk, p = self.chunk, self.parallelism
+        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int)
+                                  or chunk < 1):
+            raise InputError(f"chunk: {chunk!r} is not a whole number of at least 1")
+        if not np.all(np.isfinite(self.expert_skew)) or np.any(np.less(self.expert_skew, 1.0)):
+            raise InputError("expert-skew: must be at least 1 and finite")
+        if self.speculation is None:
+            return
+        if p.pp > 1:
+            raise InputError(f"speculate: not with pipeline stages (pp {p.pp}), whose drafts would "
+                             "have to pass all of them")
+        if self.speculation.kind == "mtp" and not self.model.mtp:
+            raise InputError(f"speculate: {self.model.name} has no multi-token-prediction layers; "
+                             "draft with a model or with ngram")
+        _ = self.draft
+
+    @cached_property
+    def draft(self) -> Deployment | None:
+        """What drafts, on the same devices; None without speculation, and for n-grams.
+
+        A draft model has its own weight format and is split by tp like the model, or held whole
+        by each rank where it can't be. The engine schedules once a round, so its host time a step
+        is the model's alone.
+        """
+        s = self.speculation
+        if s is None or s.kind == "ngram":
+            return None
+        engine = self.engine.replace(host_time=0.0)
+        if s.draft is None:
+            m = self.model
+            layers = m.replace(layers=m.mtp, mtp=(), name=f"{m.name} (mtp)", extra=())
+            return replace(self, model=layers, engine=engine, speculation=None)
+        split = replace(self.parallelism, ep=1)
+        alone = replace(self.parallelism, tp=1, ep=1, cp=1)
+        for p in (split, alone):
+            try:
+                return Deployment(s.draft, self.hardware, engine, activations=self.activations,
+                                  kv=self.kv, parallelism=p, prefix_hit=self.prefix_hit,
+                                  nodes=self.nodes if p is split else 1, chunk=self.chunk)
+            except InputError:
+                if p is alone:
+                    raise
+        return None
+
+    @property
+    def verified(self) -> int:
+        """Tokens of a sequence in one step of the model: the next one and those drafted."""
+        return 1 if self.speculation is None else 1 + self.speculation.drafts
+
+    @property
+    def batched_tokens(self) -> int | None:
+        """Largest number of tokens in one pass: the chunk, else the engine's budget, if any."""
+        return self.engine.batched_tokens if self.chunk is None else self.chunk
 
     @property
     def activation_format(self) -> NumberFormat:
@@ -102,6 +178,11 @@ class Deployment:
         """Devices of the whole deployment."""
         return self.parallelism.devices
 
+    @property
+    def node(self) -> int | None:
+        """Devices of a node where there are several; None: what the link joins."""
+        return self.devices // self.nodes if self.nodes > 1 else None
 
-__all__ = ["FORMAT_ROLES", "QUANTISED_ROLES", "Deployment", "Parallelism", "Workload",
-           "check_parallelism"]
+
+__all__ = ["FORMAT_ROLES", "QUANTISED_ROLES", "Deployment", "Parallelism", "Speculation",
+           "Workload", "check_parallelism"]

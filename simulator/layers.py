@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.arrays import Array, larger, present
+from simulator.arrays import Array, larger, present, smaller
 from simulator.deployment import Deployment
 from simulator.kv_cache import mixer_state_elements
 from simulator.operations import Operation, elementwise, gemm, gemm_flops, moe, ssm
@@ -250,13 +250,18 @@ def _context_exchange(d: Deployment, mixer: Mixer | None, T: Array) -> list[Oper
 
 
 def _expert_exchange(d: Deployment, f: Moe, T: Array) -> list[Operation]:
-    """Dispatch to and combine from experts of other ranks; for dp = 1 the all-reduce does it."""
+    """Dispatch to and combine from experts of other ranks; for dp = 1 the all-reduce does it.
+
+    A token goes to every rank that holds a slice of one of its experts, at most once to each.
+    """
     p = d.parallelism
     if p.ep == 1 or p.dp == 1:
         return []
-    rows = T / p.ranks * f.top_k * d.model.hidden * d.activation_format.bytes
+    group, slices = p.ranks * p.dp, p.ranks * p.dp // p.ep
+    copies = f.top_k if slices == 1 else smaller(f.top_k * slices, group)
+    rows = T / p.ranks * copies * d.model.hidden * d.activation_format.bytes
     return [Operation(name, "collective", "collective", 1.0, wire=rows, collective="all_to_all",
-                      ranks=p.ep) for name in ("expert_dispatch", "expert_combine")]
+                      ranks=group) for name in ("expert_dispatch", "expert_combine")]
 
 
 def layer_operations(d: Deployment, group: LayerGroup,
@@ -370,10 +375,11 @@ def _mla_cores(d: Deployment, a: Mla, s: Segment, pairs: Array, keys: Array,
     up, w = a.nope_dim + a.value_dim, d.weight_format("attention").bytes * a.kv_rank
     gemm_family, wide = gemm_kernel(d, "attention"), d.compute("attention")
     cached, T = n * keys * latent * k, s.tokens
+    own = h / d.parallelism.cp    # heads that a context rank absorbs; it attends with all
     absorb = Operation(
         "mla_absorb", "gemm", gemm_family, 1.0,
-        att.mla_absorb_flops(T, h, a.kv_rank, a.nope_dim, a.value_dim), w * h * up, 0.0,
-        D * T * h * (2 * a.kv_rank + up), wide, 2.0, alternative=(key, 0))
+        att.mla_absorb_flops(T, own, a.kv_rank, a.nope_dim, a.value_dim), w * own * up, 0.0,
+        D * T * own * (2 * a.kv_rank + up), wide, 2.0, alternative=(key, 0))
     core = Operation(
         "mla_absorbed", "attention", "mla_decode", 1.0,
         att.mla_absorbed_flops(n, h, pairs, a.kv_rank, a.rope_dim), 0.0, cached,
@@ -440,7 +446,8 @@ def edge_operations(d: Deployment, segments: Sequence[Segment], rows: Array) -> 
     if p.pp > 1:
         operations.append(Operation(
             "stage_hand_over", "collective", "collective", float(p.pp - 1),
-            wire=T * model.hidden * D, collective="point_to_point", ranks=2, extent=d.devices))
+            wire=T * model.hidden * D, collective="point_to_point", ranks=2,
+            extent=d.devices // p.dp))
     return operations
 
 

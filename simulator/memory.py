@@ -6,8 +6,8 @@ needs) and allocated (what the engine reserves, in whole blocks).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from simulator.allocation import (
 from simulator.arrays import Array, larger
 from simulator.deployment import Deployment
 from simulator.layers import Shares, kv_heads_per_rank, sum_of
+from simulator.offload import Far, Offload
 from simulator.parameters import Tensor, edge_tensors, group_tensors
 from simulator.sharding import Parallelism
 from simulator.specs.model import Attention, Dense, Mla, Model, Moe
@@ -46,6 +47,7 @@ class Memory:
     max_batch          sequences of the deployment at the asked lengths
     max_context        input + output at the asked batch, capped by the model's positions
     pool               blocks, tokens and concurrency, as the engine's start-up log prints them
+    far                what is offloaded; weights, kv and the rest are what stays near
     """
 
     weights: Array
@@ -61,12 +63,15 @@ class Memory:
     max_batch: Array
     max_context: Array
     pool: KvPool
+    far: Far | None = None
 
 
 def _tensor_share(d: Deployment, tensor: Tensor) -> float:
     shares = Shares.of(d)
     if tensor.role == "experts":
         return 1.0 / (shares.experts * shares.expert_width)
+    if tensor.name == "expert_bias":
+        return 1.0 / shares.experts
     if tensor.role == "head" and d.engine.head_replicated:
         return 1.0
     if tensor.name == "qkv" and d.parallelism.ranks > 1:
@@ -92,16 +97,27 @@ def _qkv_share(d: Deployment) -> float:
     return rank / whole / d.parallelism.cp
 
 
-def weight_bytes(d: Deployment) -> Array:
-    """Weights of the fullest rank: of its layers, and of embedding and head where it has them."""
-    def size(tensors: Iterable[Tensor]) -> Array:
+def weight_bytes(d: Deployment, far: bool = False, edges_too: bool = True) -> Array:
+    """Weights of the fullest rank: of its layers, and of embedding and head where it has them.
+
+    Those in its own memory; with `far` those that are offloaded. Those of a draft model too;
+    prediction layers share the embedding and the head of their model.
+    """
+    def size(tensors: Sequence[Tensor]) -> Array:
+        if d.offload is not None:
+            shares = {t.role: d.offload.share(t.role) for t in tensors}
+            return sum_of(t.total * d.weight_format(t.role).bytes * _tensor_share(d, t)
+                          * (shares[t.role] if far else 1.0 - shares[t.role]) for t in tensors)
         return sum_of(t.total * d.weight_format(t.role).bytes * _tensor_share(d, t)
                       for t in tensors)
 
     counts, first, last = fullest_stage(d)
     total = sum_of(size(group_tensors(d.model, g)) * (n / g.count)
                    for g, n in zip(d.model.layers, counts, strict=True))
-    edges = edge_tensors(d.model)
+    if d.draft is not None:
+        shared = d.speculation is not None and d.speculation.kind == "mtp"
+        total = total + weight_bytes(d.draft, far, not shared)
+    edges = edge_tensors(d.model) if edges_too else []
     entrance = [t for t in edges if t.name in _ENTRANCE]
     rest = [t for t in edges if t.name not in _ENTRANCE]
     return total + (size(entrance) if first else 0.0) + (size(rest) if last else 0.0)
@@ -134,12 +150,12 @@ def activation_bytes_per_token(d: Deployment) -> Array:
 
 def logits_bytes_per_sequence(d: Deployment) -> float:
     """FP32 logits of one sequence, gathered on every rank for sampling."""
-    return 4.0 * d.model.head_rows
+    return 4.0 * d.model.head_rows * d.verified
 
 
 def tokens_in_pass(d: Deployment, batch: Array, prompt: Array) -> Array:
     """Tokens of the largest pass: all prompts, or the engine's budget of batched tokens."""
-    limit = d.engine.batched_tokens
+    limit = d.batched_tokens
     tokens = batch * prompt
     return tokens if limit is None else np.minimum(tokens, np.maximum(limit, batch))
 
@@ -183,14 +199,14 @@ def memory(d: Deployment, batch: Array, prompt: Array, output: Array) -> Memory:
     """Memory of one device at the end of the request, when the context is prompt + output."""
     local, context = per_replica(d, batch), prompt + output
     capacity, usable = d.hardware.memory_capacity, d.hardware.usable_capacity
-    weights, state = weight_bytes(d), fixed_state_bytes(d)
+    weights, state = np.rint(weight_bytes(d)), fixed_state_bytes(d)
     ideal = local * (ideal_bytes(d, context) + state)
     allocated = local * (allocated_bytes(d, context) + state)
     activations = activation_bytes(d, local, prompt)
     room = kv_room(d, usable, weights, activations)
     reserved = capacity - weights - activations - room
     total = weights + allocated + activations + reserved
-    return Memory(
+    near = Memory(
         weights=weights,
         kv_per_token=kv_bytes_per_token(d),
         kv=allocated,
@@ -205,6 +221,28 @@ def memory(d: Deployment, batch: Array, prompt: Array, output: Array) -> Memory:
         max_context=_max_context(d, usable - weights, local, output),
         pool=pool(d, room, context),
     )
+    return near if d.offload is None else _with_far(d, d.offload, near, local, context, output)
+
+
+def _with_far(d: Deployment, f: Offload, near: Memory, local: Array, context: Array,
+              output: Array) -> Memory:
+    """The near memory with what lies far, whose room limits batch and context as well."""
+    weights = weight_bytes(d, far=True)
+    if not f.kv:
+        fits = np.less_equal(weights, f.capacity)
+        far = Far(weights, 0.0 * near.kv, weights, f.capacity, fits)
+        return replace(near, far=far, fits=near.fits & fits)
+    moved = d.replace(offload=f.replace(kv=1.0 - f.kv))
+    each, room = allocated_bytes(moved, context), f.capacity - weights
+    kv = local * each
+    fits = np.less_equal(kv, room)
+    most = np.floor(np.maximum(room, 0.0) / each) * d.parallelism.dp
+    longest = np.maximum(longest_context(moved, np.minimum(room, 1e18) / local), 0.0)
+    ideal = local * (ideal_bytes(moved, context) + ideal_bytes(d, context))
+    return replace(near, far=Far(weights, kv, weights + kv, f.capacity, fits),
+                   fits=near.fits & fits, max_batch=np.minimum(near.max_batch, most),
+                   max_context=np.minimum(near.max_context, longest),
+                   kv_ideal=ideal + near.fixed_state)
 
 
 @dataclass(frozen=True)
@@ -269,7 +307,7 @@ def _max_batch(d: Deployment, room: Array, prompt: Array, context: Array) -> Arr
     """
     each = allocated_bytes(d, context) + fixed_state_bytes(d)
     logits, token = logits_bytes_per_sequence(d), activation_bytes_per_token(d)
-    budget, best = d.engine.batched_tokens, None
+    budget, best = d.batched_tokens, None
     for space, kv, act in _lines(d, room):
         slope = kv * each + act * logits
         found = space / (slope + act * token * prompt)
@@ -299,7 +337,7 @@ def _max_context(d: Deployment, room: Array, local: Array, output: Array) -> Arr
 def _context_below(d: Deployment, space: Array, kv: float, act: float, local: Array,
                    output: Array, state: float) -> Array:
     """Largest context below one line: at once where the pass is as large as the engine's budget."""
-    budget = d.engine.batched_tokens
+    budget = d.batched_tokens
     if budget is None:
         return _bisected(d, space, kv, act, local, output, state)
     largest_pass = (activation_bytes_per_token(d) * np.maximum(budget, local)

@@ -9,7 +9,10 @@ import msgspec
 import numpy as np
 
 from simulator.allocation import KvPool
+from simulator.features import features
+from simulator.features_report import features_dict
 from simulator.memory import GivenKv
+from simulator.offload_report import far_dict
 from simulator.request import Cause, Estimate, Figure, Phase
 from simulator.step import OperationTime
 
@@ -90,7 +93,7 @@ def kv_pool_dict(pool: KvPool) -> dict[str, Any]:
     """The KV pool of one device."""
     return {
         "bytes": number(pool.bytes),
-        "block_size": pool.block_size,
+        "block_size": whole(pool.block_size),
         "blocks": whole(pool.blocks),
         "tokens": whole(pool.tokens),
         "max_concurrency": number(pool.max_concurrency),
@@ -129,6 +132,10 @@ def memory_dict(e: Estimate) -> dict[str, Any]:
         "max_context": whole(m.max_context),
         "kv_pool": kv_pool_dict(m.pool),
     }
+    if e.deployment.hardware.os_reserve is not None:
+        values["os_reserved_bytes"] = number(m.capacity - e.deployment.hardware.usable_capacity)
+    if e.deployment.offload is not None:
+        values["offload"] = far_dict(e.deployment.offload, m)
     if capacity is not None:
         values["capacity_range_bytes"] = msgspec.to_builtins(capacity)
     return values
@@ -171,6 +178,7 @@ def identity(e: Estimate) -> dict[str, Any]:
         "model": d.model.name,
         "hardware": d.hardware.name,
         "devices": d.devices,
+        "nodes": d.nodes,
         "engine": d.engine.name,
         "parallelism": {"tp": p.tp, "pp": p.pp, "ep": p.ep, "cp": p.cp, "dp": p.dp},
         "formats": {
@@ -203,6 +211,7 @@ def estimate_dict(e: Estimate, causes: list[Cause], force: bool = False,
         "prefill": _phase(e.prefill, "mfu"),
         "decode": _phase(e.decode, "mbu") if steps else _no_decode(),
         "memory": memory_dict(e),
+        "features": features_dict(features(e)),
         "energy_joules_per_output_token": rate(e.energy_per_token),
         "usd_per_million_output_tokens": rate(e.usd_per_million_tokens),
         "basis": basis(e, causes),

@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.advice import Change, Improvement
+from simulator.features import features
+from simulator.features_report import features_lines
 from simulator.memory import GivenKv, Memory
 from simulator.memory import memory as memory_of
+from simulator.offload_report import far_lines, os_line
+from simulator.placement import has_experts
 from simulator.request import Cause, Estimate, Figure, Phase
 from simulator.units import (
     format_bandwidth,
@@ -32,6 +36,7 @@ def title(e: Estimate) -> list[str]:
     degrees = " ".join(f"{n}={getattr(p, n)}" for n in ("tp", "pp", "ep", "cp", "dp")
                        if getattr(p, n) > 1)
     devices = f"{d.devices} x " if d.devices > 1 else ""
+    nodes = f" in {d.nodes} nodes" if d.nodes > 1 else ""
     status = d.hardware.status
     mark = f" [{status}: not a specification]" if status in ("announced", "hypothetical") else ""
     formats = (f"weights {d.weight_format('ffn').name}, activations {d.activation_format.name}, "
@@ -40,7 +45,7 @@ def title(e: Estimate) -> list[str]:
         formats += ", but " + ", ".join(f"{role} {name}" for role, name in d.formats.items())
     hit = f", prefix hit {float(d.prefix_hit):.0%}" if d.prefix_hit else ""
     return [
-        *wrap(f"{d.model.title or d.model.name} on {devices}{d.hardware.title}{mark}, "
+        *wrap(f"{d.model.title or d.model.name} on {devices}{d.hardware.title}{nodes}{mark}, "
               f"{d.engine.title} {d.engine.version}" + (f", {degrees}" if degrees else "")),
         *wrap(f"batch {w.batch:,.0f} (deployment), input {w.input:,.0f}, output {w.output:,.0f} "
               f"tokens{hit}; {formats}"),
@@ -68,6 +73,11 @@ def memory_lines(e: Estimate) -> list[str]:
     lines += wrap(f"  KV {float(m.kv_per_token):,.0f} B a token{each}; max batch "
                   f"{m.max_batch:,.0f} at this length; max context {m.max_context:,.0f} at this "
                   "batch", "  ")
+    if os_line(d.hardware):
+        lines += wrap(os_line(d.hardware), "  ")
+    if d.offload is not None:
+        for line in far_lines(d.offload, m, each, has_experts(d)):
+            lines += wrap(line, "  ")
     if m.fits and m.pool.blocks:
         lines += wrap(f"  KV pool {format_memory(float(m.pool.bytes))}{each}: "
                       f"{float(m.pool.tokens):,.0f} tokens in {float(m.pool.blocks):,.0f} blocks "
@@ -145,7 +155,8 @@ def speed_lines(e: Estimate) -> list[str]:
              _row("TTFT (no queue)", e.ttft, format_time, "whole batch at once")]
     if w.output > 1:
         lines += [
-            _row("TPOT", e.tpot, format_time, "mean step"),
+            _row("TPOT", e.tpot, format_time, "mean step" if d.speculation is None else
+                 "round / tokens a round"),
             _row("end to end", e.e2e, format_time, "one request"),
             _row("tok/s per user", e.tokens_per_s_per_user, _rate, "1 / TPOT"),
             _row("tok/s total", e.output_tokens_per_s, _rate, "decode, batch / TPOT"),
@@ -174,7 +185,11 @@ def bound_line(e: Estimate, name: str, phase: Phase, quantity: str) -> str:
     traffic = float(detail.bytes / e.deployment.hardware.memory_bandwidth)
     by_bytes = traffic > arithmetic
     ratio = format_number(max(traffic, arithmetic) / max(min(traffic, arithmetic), 1e-300), 2)
-    longer = f"bytes take {ratio}x the FLOPs" if by_bytes else f"FLOPs take {ratio}x the bytes"
+    far = any(t.operation.kind == "offload" and t.ceiling > 0 for t in detail.operations)
+    near = "near " if far else ""
+    longer = "far bytes take longest, " if far else ""
+    longer += f"{near}bytes take {ratio}x the FLOPs" if by_bytes else (
+        f"FLOPs take {ratio}x the {near}bytes")
     return (f"  {name:<8} {ranked[0][0]}-bound, {ranked[0][1]:.0%} of the time"
             + (f" ({rest})" if rest else "")
             + f"; ceiling {detail.ceiling_bound}-bound: {longer}; {quantity} "
@@ -209,6 +224,11 @@ def limit_lines(e: Estimate) -> list[str]:
         f"{format_flops(float(e.prefill.peak))} {e.prefill.peak_format} dense, ridge at "
         f"{format_number(float(e.prefill.peak / hw.memory_bandwidth))} FLOP/byte a device.", "  ")
     return lines
+
+
+def wrapped_features(e: Estimate) -> list[str]:
+    """What the features of the deployment did."""
+    return [x for line in features_lines(features(e)) for x in wrap(line, "    ")]
 
 
 def improvement_lines(e: Estimate, found: list[Improvement]) -> list[str]:
@@ -250,7 +270,7 @@ def estimate_lines(e: Estimate, changes: list[Change], found: list[Improvement],
         lines += fit_lines(changes)
         if not force:
             return [*lines, "", "No rates for what does not fit; --force prints them."]
-    lines += ["", *speed_lines(e), "", *bound_lines(e), *limit_lines(e),
+    lines += ["", *speed_lines(e), "", *bound_lines(e), *limit_lines(e), *wrapped_features(e),
               *improvement_lines(e, found), *cause_lines(causes), "",
               *wrap(f"Range: {basis}.", "  ")]
     return lines

@@ -21,6 +21,7 @@ from simulator.deployment import Deployment, Workload
 from simulator.efficiency import Efficiency
 from simulator.efficiency.stacked import efficiency_of
 from simulator.errors import InputError
+from simulator.feature_pass import decode_pass, prefill_pass
 from simulator.memory import Memory, memory, per_replica
 from simulator.specs.hardware import Hardware
 from simulator.specs.stack import Stack
@@ -30,7 +31,7 @@ from simulator.stages import (
     prefill_micro_batch,
     slowest_share,
 )
-from simulator.step import PassTime, decode, prefill
+from simulator.step import PassTime
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -137,8 +138,10 @@ def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) ->
     last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
     stages = d.parallelism.pp
     at_once, in_step = prefill_micro_batch(batch, stages), decode_micro_batch(batch, stages)
-    first = prefill(d, hardware, constants, at_once, w.input, d.prefix_hit)
-    step = decode(d, hardware, constants, in_step, w.input + 1.0, last, listed)
+    if d.chunk is not None:
+        at_once = batch
+    first = prefill_pass(d, hardware, constants, at_once, w.input)
+    step = decode_pass(d, hardware, constants, in_step, w.input + 1.0, last, listed)
     if stages > 1:
         passes = batch / at_once
         first = first.repeated(fill_and_drain(passes, slowest_share(d)), passes)
@@ -186,7 +189,8 @@ def estimate(d: Deployment, w: Workload | None = None, price: float | None = Non
     if not operations and len(shapes) == 1:
         shape = next(iter(shapes))
         if len(shape) == 1 and shape[0] > CHUNK and not _holds_arrays(
-                (d.hardware, d.engine, d.model, d.prefix_hit, price)):
+                (d.hardware, d.engine, d.model, d.prefix_hit, d.expert_skew, price,
+                 d.speculation.accepted if d.speculation else None)):
             return _in_chunks(d, w, price, shape[0])
     return _estimate(d, w, price, bool(operations) or not shapes)
 
@@ -262,6 +266,14 @@ def _runs(d: Deployment, hardware: Hardware, w: Workload,
         return mid, mid, mid
     return (mid, _run(d, hardware.at_ends(True, names), w, listed),
             _run(d, hardware.at_ends(False, names), w, listed))
+
+
+def hardware_ends(hardware: Hardware) -> tuple[Hardware, Hardware, Hardware]:
+    """The hardware at the middle, favourable and unfavourable ends of its ranges."""
+    names = hardware.timed_ranges
+    if not names:
+        return hardware, hardware, hardware
+    return hardware, hardware.at_ends(True, names), hardware.at_ends(False, names)
 
 
 def _stacked_runs(d: Deployment, hardware: Stack, w: Workload) -> tuple[_Run, _Run, _Run]:

@@ -225,6 +225,24 @@ def _whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def _memory_limit(q: Question, axis: Axis) -> int:
+    """Largest batch or context that memory allows, all else as asked."""
+    room = q.estimate().memory
+    return int(room.max_batch if axis == "batch" else room.max_context)
+
+
+def _runs(q: Question, axis: Axis, first: int, most: int) -> list[tuple[int, int]]:
+    """Runs of values that meet the targets or don't; split where memory ends, so none is missed."""
+    def met(value: Any) -> Any:
+        return q.met(q.estimate(w=at(q.workload, axis, value)))
+
+    limit = _memory_limit(q, axis)
+    if q.force or not first <= limit < most:
+        return segments(met, first, most)
+    runs = segments(met, first, limit)
+    return runs if runs[-1][1] == 0 else [*runs, (limit + 1, 0)]
+
+
 def _solve_integer(q: Question, axis: Axis) -> Solution:
     """Users' targets want the largest that still meets them, throughput and cost the smallest."""
     w = q.workload
@@ -233,12 +251,13 @@ def _solve_integer(q: Question, axis: Axis) -> Solution:
     if most <= first:
         raise InputError(f"--output: {int(w.output)} leaves no room in the {most:,} positions of "
                          f"{q.deployment.model.name}")
-    runs = segments(lambda v: q.met(q.estimate(w=at(w, axis, v))), first, most)
+    runs = _runs(q, axis, first, most)
     ends = [*(start - 1 for start, _ in runs[1:]), most]
     good = tuple((start, end) for (start, ok), end in zip(runs, ends, strict=True) if ok)
     largest = any(t.metric.key in _USER for t in q.targets) or axis == "context" or not q.targets
     value = (good[-1][1] if largest else good[0][0]) if good else None
-    grid = np.unique([*np.round(np.geomspace(first, most, 2049)), *np.ravel(good)])
+    grid = np.unique([*np.round(np.geomspace(first, most, 2049)), *np.ravel(good),
+                      min(max(_memory_limit(q, axis), first), most)])
     every = q.estimate(w=at(w, axis, grid))
     missed = np.broadcast_to(np.asarray(q.excess(every), float), grid.shape)
     fits = np.ones(grid.shape, bool) if q.force else np.broadcast_to(every.memory.fits, grid.shape)

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simulator.arrays import Array
+from simulator.allocation import cached_prefix
+from simulator.arrays import Array, present
 from simulator.deployment import Deployment
 from simulator.efficiency import Efficiency
 from simulator.layers import (
@@ -25,6 +26,7 @@ from simulator.layers import (
 from simulator.network import Network
 from simulator.operations import Operation
 from simulator.roofline import mean_of_max, mean_of_smooth_max, smooth_max
+from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import LayerGroup, Model
 
@@ -120,10 +122,16 @@ class PassTime(msgspec.Struct, frozen=True):
 
 
 class _Clock:
-    """Rates of one device in one phase, looked up once a pass."""
+    """Rates of one device in one phase, looked up once a pass.
 
-    def __init__(self, hardware: Hardware, efficiency: Efficiency, phase: Phase) -> None:
+    `seen` picks what of the operations it times: by default all of them.
+    """
+
+    def __init__(self, hardware: Hardware, efficiency: Efficiency, phase: Phase,
+                 node: int | None = None) -> None:
         self.hardware, self.efficiency, self.phase = hardware, efficiency, phase
+        self.seen: Callable[[list[Operation]], list[Operation]] = list
+        self.node = node
         self.bandwidth = hardware.memory_bandwidth
         self._peaks: dict[str, Array] = {"vector": hardware.vector_peak}
         self._network: Network | None = None
@@ -137,7 +145,7 @@ class _Clock:
     def collective(self, o: Operation) -> OperationTime:
         """A collective: free at the ceiling, where it hides behind the arithmetic."""
         if self._network is None:
-            self._network = Network(self.hardware, self.efficiency.engine)
+            self._network = Network(self.hardware, self.efficiency.engine, self.node)
         shown = 1.0 - self.efficiency.engine.overlap
         time = self._network.time(o.collective or "", o.wire, o.ranks, o.extent or o.ranks)
         time = time * o.count * shown
@@ -159,11 +167,14 @@ class _Clock:
                               n * F, n * Q)
 
     def both(self, o: Operation) -> tuple[Array, Array]:
-        """Expected and ceiling time alone, as in `point`."""
+        """Expected and ceiling time alone, as in `point`, without floors.
+
+        Alternatives are chosen by their work: a kernel launch more or less must not turn a decode
+        step into one that rebuilds the whole context.
+        """
         k = self.efficiency.kernel(o.kernel, self.phase)
         c, m = o.flops / self.peak(o.compute), o.bytes / self.bandwidth
-        return (o.count * (smooth_max(c / k.e, m / k.h, k.p) + o.launches * k.t0),
-                o.count * np.maximum(c, m))
+        return o.count * smooth_max(c / k.e, m / k.h, k.p), o.count * np.maximum(c, m)
 
     def span(self, o: Operation, end: Operation, first: Array, last: Array) -> OperationTime:
         """Mean over the contexts from `first` to `last`; `o` at the first, `end` at the last.
@@ -324,30 +335,48 @@ def forward_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency,
                  segments: Sequence[Segment], rows: Array) -> PassTime:
     """Time of one pass over `segments`, with logits at `rows` positions."""
     phase: Phase = "decode" if all(s.phase == "decode" for s in segments) else "prefill"
-    clock = _Clock(hardware, efficiency, phase)
-    times = [clock.point(o) for o in static_operations(d, segments, rows)]
-    for i, group in enumerate(_by_mixer(d.model)):
-        for j, segment in enumerate(segments):
-            times += _faster(clock, attention_operations(d, group, segment, f"{i}.{j}"))
-    return _total(d, hardware, times)
+
+    def times_of(clock: _Clock) -> list[OperationTime]:
+        times = [clock.point(o) for o in clock.seen(static_operations(d, segments, rows))]
+        for i, group in enumerate(_by_mixer(d.model)):
+            for j, segment in enumerate(segments):
+                times += _faster(clock, clock.seen(
+                    attention_operations(d, group, segment, f"{i}.{j}")))
+        return times
+
+    return _timed(d, hardware, _Clock(hardware, efficiency, phase, d.node), times_of)
+
+
+def _timed(d: Deployment, hardware: Hardware, clock: _Clock,
+           times_of: Callable[[_Clock], list[OperationTime]]) -> PassTime:
+    """The pass whose operations `times_of` times; far bytes by a clock of the far memory."""
+    if d.offload is None:
+        return _total(d, hardware, times_of(clock))
+    from simulator.offload_pass import far_seen, near_seen, with_far
+
+    clock.seen = near_seen(d.offload)
+    far = _Clock(hardware, Efficiency(hardware, load_engine("ideal")), clock.phase)
+    far.bandwidth, far.seen = d.offload.bandwidth, far_seen(d.offload)
+    near = _total(d, hardware, times_of(clock))
+    return with_far(near, times_of(far), d.offload, d.engine.ideal)
 
 
 def prefill(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Array,
             prompt: Array, hit: Array = 0.0) -> PassTime:
     """One pass over the uncached part of `batch` prompts; attention still reads the cached part."""
-    new = np.maximum(prompt * (1.0 - hit), 1.0)
+    new = prompt - cached_prefix(d, prompt, hit) if present(hit) else prompt
     return forward_pass(d, hardware, efficiency, [Segment(batch, new, prompt, "prefill")], batch)
 
 
-def _by_batch(d: Deployment, clock: _Clock, batch: Array) -> OperationTime:
+def _by_batch(d: Deployment, clock: _Clock, batch: Array, new: Array) -> OperationTime:
     """All static operations of a decode step as one, worked out once for each different batch.
 
     Many rows share few batches. The sums are taken in the order of the operations, so that they
     are the same to the last bit.
     """
     different, place = np.unique(batch, return_inverse=True)
-    times = [clock.point(o) for o in static_operations(
-        d, [Segment(different, 1.0, different, "decode")], different)]
+    times = [clock.point(o) for o in clock.seen(static_operations(
+        d, [Segment(different, new, different, "decode")], different * new))]
     sums = {f: sum_of(getattr(t, f) for t in times)
             for f in OperationTime.__struct_fields__ if f != "operation"}
     return OperationTime(times[0].operation, **{
@@ -355,22 +384,27 @@ def _by_batch(d: Deployment, clock: _Clock, batch: Array) -> OperationTime:
 
 
 def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Array,
-           first: Array, last: Array, listed: bool = True) -> PassTime:
+           first: Array, last: Array, listed: bool = True, new: float = 1.0) -> PassTime:
     """The mean step of `batch` sequences whose context grows from `first` to `last` tokens.
 
-    Every operation but attention costs the same in each step. Attention is affine in the context
-    (up to a window), so its mean needs the two ends only: exact for the ceiling, a quadrature for
-    the expectation. Without `listed` the list of operations need not be kept.
+    Each adds `new` tokens a step: one, or more to verify drafts. Every operation but attention
+    costs the same in each step. Attention is affine in the context (up to a window), so its mean
+    needs the two ends only: exact for the ceiling, a quadrature for the expectation. Without
+    `listed` the list of operations need not be kept.
     """
-    clock = _Clock(hardware, efficiency, "decode")
-    if listed or np.ndim(batch) != 1 or d.parallelism.pp > 1:
-        start = Segment(batch, 1.0, first, "decode")
-        times = [clock.point(o) for o in static_operations(d, [start], batch)]
-    else:
-        times = [_by_batch(d, clock, batch)]
-    for i, group in enumerate(_by_mixer(d.model)):
-        def at(context: Array, group: LayerGroup = group, key: str = f"{i}") -> list[Operation]:
-            return attention_operations(d, group, Segment(batch, 1.0, context, "decode"), key)
+    def times_of(clock: _Clock) -> list[OperationTime]:
+        if listed or np.ndim(batch) != 1 or d.parallelism.pp > 1:
+            start = Segment(batch, new, first, "decode")
+            times = [clock.point(o) for o in clock.seen(
+                static_operations(d, [start], batch * new))]
+        else:
+            times = [_by_batch(d, clock, batch, new)]
+        for i, group in enumerate(_by_mixer(d.model)):
+            def at(context: Array, group: LayerGroup = group, key: str = f"{i}") -> list[Operation]:
+                return clock.seen(attention_operations(
+                    d, group, Segment(batch, new, context, "decode"), key))
 
-        times += _mean_step(clock, at, first, last)
-    return _total(d, hardware, times)
+            times += _mean_step(clock, at, first, last)
+        return times
+
+    return _timed(d, hardware, _Clock(hardware, efficiency, "decode", d.node), times_of)

@@ -35,6 +35,7 @@ from simulator.sweep_columns import (
     join,
 )
 from simulator.sweep_grid import Block, Grid
+from simulator.systems import check_links
 from simulator.where import check_where, evaluate_where
 
 MOST_TABLE_ROWS = 50_000_000
@@ -204,7 +205,7 @@ def _columns(block: Block, indices: list[int]) -> dict[str, Any]:
     members = tuple(block.hardware[i] for i in indices)
     d = Deployment(block.model, _device(members), block.engine, block.weights, block.activations,
                    block.kv, parallelism=block.parallelism, prefix_hit=block.prefix_hit)
-    check_links(d)
+    check_links(d, implied=True)
     e = estimate(d, block.workload, block.price)
     compute = d.compute("ffn")
     return {
@@ -213,13 +214,6 @@ def _columns(block: Block, indices: list[int]) -> dict[str, Any]:
         "compute": _by_device([h.peak(compute)[1] for h in members]),
         "basis": _by_device([_level(h, d.engine) for h in members]),
     } | estimate_columns(e, e.workload)
-
-
-def check_links(d: Deployment) -> None:
-    """Refuse more devices than a spec without a link can join."""
-    if d.devices > d.parallelism.dp and d.hardware.link_bandwidth is None:
-        raise InputError(f"hardware '{d.hardware.name}': {d.devices} devices need a link, and the "
-                         "spec has none; add for example 'link_bandwidth: 64 GB/s'")
 
 
 def _level(hardware: Hardware, engine: Engine) -> str:

@@ -136,7 +136,7 @@ def test_paths(tokline: Any) -> None:
 
 PAIRS = [
     LLAMA, TEXTBOOK, ("deepseek-v3", "8xh200-sxm-141gb"), ("llama-3.1-70b", "h100"),
-    ("llama-3.1-70b", "mn-core-l1400"), ("llama-3.1-405b", "16xh100"), ("gpt2", "t4"),
+    ("llama-3.1-70b", "mn-core-l1400"), ("llama-3.1-405b", "16xgb200"), ("gpt2", "t4"),
     ("nemotron-3-ultra-550b-a55b", "8xrubin-nvl72"), ("gemma-3-27b", "apple-m4"),
     ("qwen3-coder-480b-a35b", "tpu-v7-ironwood"), ("falcon-mamba-7b", "rtx-4090-24gb"),
     ("llama-4-maverick", "8xb200"), ("jamba-1.5-large", "data-center-gpu-max-1550"),

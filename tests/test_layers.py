@@ -12,6 +12,7 @@ from simulator import Deployment, Hardware, Model, Parallelism
 from simulator.kv_cache import kv_elements_at, mixer_state_elements
 from simulator.layers import Segment, matrix_flops, pass_operations, sum_of
 from simulator.operations import Operation
+from simulator.operations.moe import experts_touched, imbalance
 from simulator.parameters import (
     model_tensors,
     parameters_active_no_input_embedding,
@@ -269,13 +270,20 @@ def test_shared_experts_and_first_dense_layers_are_always_there() -> None:
 
 
 def test_experts_spread_over_replicas() -> None:
-    """ep = 8 = dp: each rank holds 1/8 of the experts and gets the tokens of all replicas."""
+    """ep = 8 = dp: each rank holds 1/8 of the experts and gets the tokens of all replicas.
+
+    The fullest has its imbalance times the mean load.
+    """
     m = model("deepseek-v3")
     one = pass_operations(deployment(m), decode(8.0, 1.0), 8.0)
     spread = pass_operations(deployment(m, parallelism=Parallelism(ep=8, dp=8)), decode(1.0, 1.0),
                              1.0)
-    for field in ("flops", "weights"):
-        assert 8 * total(spread, field, "experts") == pytest.approx(total(one, field, "experts"))
+    fullest = imbalance(8.0, 8, 256, 8)
+    assert 1.5 < fullest < 2
+    assert 8 * total(spread, "flops", "experts") == pytest.approx(
+        fullest * total(one, "flops", "experts"))
+    assert total(spread, "weights", "experts") / total(one, "weights", "experts") == pytest.approx(
+        experts_touched(256, 8, 8 * fullest) / experts_touched(256, 8, 8) / 8)
     assert {o.name for o in spread if o.collective} == {"expert_dispatch", "expert_combine"}
 
 

@@ -12,6 +12,7 @@ import click
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from simulator.choosing import Choice
     from simulator.deployment import Deployment, Parallelism, Workload
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +54,10 @@ def deployment_flags(function: F) -> F:
         click.option("--ep", metavar="N", help="Expert-parallel degree, inside tp x dp."),
         click.option("--cp", metavar="N", help="Context-parallel degree."),
         click.option("--dp", metavar="N", help="Data-parallel replicas."),
+        click.option("--nodes", metavar="N", help="Nodes of the devices in front, joined by the "
+                     "scale-out link: 8xh100 --nodes 2 is 16 devices [default: 1]."),
+        click.option("--bridge", is_flag=True, help="Use the NVLink bridge of the spec between "
+                     "PCIe cards."),
         click.option("--batch", metavar="B", default="1", show_default=True,
                      help="Concurrent sequences of the deployment."),
         click.option("--input", "input_", metavar="N", default="1024", show_default=True,
@@ -113,25 +118,58 @@ def exceptions(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def parallelism(count: int | None, flags: dict[str, str | None], hardware: str) -> Parallelism:
-    """Degrees from the flags and the number in front of the hardware; they must agree."""
+def parallelism(count: int | None, flags: dict[str, str | None], hardware: str,
+                nodes: int = 1) -> Parallelism:
+    """Degrees from the flags, the number in front of the hardware and the nodes, which agree."""
     from simulator.deployment import Parallelism
+    from simulator.systems import default_parallelism
 
     degrees = {n: whole("1" if (text := flags[n]) is None else text, f"--{n}", 4096)
                for n in _DEGREES}
-    if count is not None and all(flags[n] is None for n in _DEGREES if n != "ep"):
-        degrees["tp"] = count
     chosen = Parallelism(**degrees)
+    if all(flags[n] is None for n in _DEGREES if n != "ep"):
+        chosen = default_parallelism(count or 1, nodes, degrees["ep"])
+    count = None if count is None else count * nodes
     if count is not None and chosen.devices != count:
         product = " x ".join(f"{n} {degrees[n]}" for n in _DEGREES if n != "ep"
                              and degrees[n] > 1) or "1 device"
-        raise InputError(f"'{hardware}' is {count} devices, but the flags make {chosen.devices} "
+        raise InputError(f"'{hardware}{f' --nodes {nodes}' if nodes > 1 else ''}' is {count} "
+                         f"devices, but the flags make {chosen.devices} "
                          f"({product})")
     return chosen
 
 
 def build(options: dict[str, Any]) -> tuple[Deployment, Workload]:
     """Deployment and workload of a command's options."""
+    deployment, workload, count, nodes = _asked(options)
+    degrees = parallelism(count, {n: options[n] for n in _DEGREES}, options["hardware"], nodes)
+    deployment = deployment.replace(parallelism=degrees, nodes=nodes)
+    from simulator.systems import bridged, check_links
+
+    if options.get("bridge"):
+        deployment = bridged(deployment)
+    check_links(deployment)
+    return deployment, workload
+
+
+def build_best(options: dict[str, Any], goal: str) -> tuple[Deployment, Workload, Choice]:
+    """The same with the parallelism that is best for a goal, and the splits it was taken from."""
+    from simulator.choosing import choose
+
+    given = [n for n in _DEGREES if options[n] is not None]
+    if options.get("bridge"):
+        raise InputError("--bridge: holds for given degrees only, not with --optimise")
+    if given:
+        raise InputError(f"--optimise: picks the degrees itself; leave out --{given[0]}")
+    deployment, workload, count, nodes = _asked(options)
+    if count is None and options.get("nodes") is not None:
+        raise InputError(f"--nodes: say how many devices a node has, as in 8x{options['hardware']}")
+    choice = choose(deployment, workload, goal, None if count is None else count * nodes, nodes)
+    return choice.deployment, workload, choice
+
+
+def _asked(options: dict[str, Any]) -> tuple[Deployment, Workload, int | None, int]:
+    """Deployment on one device, workload, devices in front of the hardware, nodes."""
     from simulator.deployment import Deployment, Workload
     from simulator.specs.catalogue import load_hardware, load_model, split_devices
     from simulator.specs.engine import load_engine
@@ -141,24 +179,14 @@ def build(options: dict[str, Any]) -> tuple[Deployment, Workload]:
         raise InputError(f"hardware '{options['hardware']}': {count} devices, "
                          "must be between 1 and 4,096")
     model, hardware = load_model(options["model"]), load_hardware(name)
-    degrees = parallelism(count, {n: options[n] for n in _DEGREES}, options["hardware"])
+    nodes = whole(options.get("nodes") or "1", "--nodes", 4096)
     deployment = Deployment(
         model, hardware, load_engine(options["engine"]), options["weights"],
         options["activations"], options["kv"], exceptions(options.get("exceptions", ())),
-        parallelism=degrees,
         prefix_hit=real(options["prefix_hit"], "--prefix-hit", 0.0, 1.0))
     workload = Workload(whole(options["batch"], "--batch"), whole(options["input_"], "--input"),
                         whole(options["output"], "--output"))
-    if degrees.devices > 1:
-        check_links(deployment)
-    return deployment, workload
-
-
-def check_links(d: Deployment) -> None:
-    """Refuse more devices than a spec without a link can join."""
-    if d.hardware.link_bandwidth is None and d.devices > d.parallelism.dp:
-        raise InputError(f"hardware '{d.hardware.name}': {d.devices} devices need a link, and the "
-                         "spec has none; add for example 'link_bandwidth: 64 GB/s'")
+    return deployment, workload, count, nodes
 
 
 def warnings(d: Deployment, w: Workload) -> list[str]:
@@ -181,8 +209,13 @@ def write_json(value: Any) -> None:
     """One JSON value on stdout, nothing else."""
     import msgspec
 
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2).decode()
     click.echo(text)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number as the plain one it holds."""
+    return value.item()
 
 
 def write_lines(lines: list[str]) -> None:

@@ -15,6 +15,8 @@ from simulator.cli.common import (
     write_lines,
     write_warnings,
 )
+from simulator.cli.feature_flags import feature_options, featured
+from simulator.cli.offload_flags import offload_options, offloaded
 from simulator.errors import InputError
 
 
@@ -33,6 +35,8 @@ def _set_context(options: dict[str, Any], context: str | None) -> None:
 
 @click.command("memory")
 @deployment_options
+@feature_options
+@offload_options
 @click.option("--context", metavar="N", help="Input + output, instead of --input.")
 @click.option("--kv-memory", metavar="SIZE",
               help="KV memory of one device, as an engine's log states it: '46.80 GiB'.")
@@ -45,6 +49,7 @@ def command(context: str | None, kv_memory: str | None, as_json: bool, **options
     _set_context(options, context)
     room = None if kv_memory is None else _size(kv_memory)
     deployment, workload = build(options)
+    deployment = offloaded(featured(deployment, options), workload, options)
     from simulator.advice import changes_that_fit
     from simulator.memory import given_kv
     from simulator.output import given_kv_dict, identity, memory_dict

@@ -11,6 +11,7 @@ from simulator.cli.common import (
     build,
     deployment_flags,
     names,
+    real,
     warnings,
     write_json,
     write_warnings,
@@ -66,17 +67,22 @@ def build_several(model: str, hardware: Sequence[str],
 
 
 def deliver(kind: str, draw: Callable[[], Plot], output_file: str | None, transparent: bool,
-            as_json: bool, chips: Sequence[Deployment]) -> int:
+            as_json: bool, chips: Sequence[Deployment], w: Workload) -> int:
     """Draw, write the file, then say what was written or print the data."""
     if output_file is None and not as_json:
         raise InputError(f"-o: name the picture, for example '-o {kind}.png', or ask for --json")
+    from simulator.deployment import Workload
     from simulator.plots.style import check_path, save
 
     if output_file is not None:
         check_path(output_file)
     chart = draw()
     size = None if output_file is None else save(chart.figure, output_file, transparent)
-    write_warnings(list(dict.fromkeys(t for d in chips for t in warnings_of(d))))
+    longest = Workload(w.batch, int(chart.data["input"].max()), w.output)
+    found = dict.fromkeys(t for d in chips for t in warnings(d, longest))
+    left_out = chart.data.attrs.get("left_out", [])
+    write_warnings([*found, *(f"{name} has no price: not drawn; give --price"
+                              for name in left_out)])
     fits = {name: bool(rows["fits"].any())
             for name, rows in chart.data[chart.data["fits"].notna()].groupby("device", sort=False)}
     bad = [str(name) for name, ok in fits.items() if not ok]
@@ -89,13 +95,6 @@ def deliver(kind: str, draw: Callable[[], Plot], output_file: str | None, transp
     if bad:
         click.echo(f"tokline: does not fit: {', '.join(bad)}", err=True)
     return 1 if bad else 0
-
-
-def warnings_of(d: Deployment) -> list[str]:
-    """What is odd about the hardware, whatever the workload."""
-    from simulator.deployment import Workload
-
-    return warnings(d, Workload(1, 1, 1))
 
 
 def message_of(chart: Plot) -> str:
@@ -120,10 +119,12 @@ def records(data: Any) -> list[dict[str, Any]]:
 @deployment_flags
 @click.option("--context", metavar="N,..", help="Prompt lengths to draw: 1k,8k,64k or 1k:64k:x2.")
 @click.option("--slo-tpot", metavar="TIME", help="Target of latency and pareto: '50 ms'.")
+@click.option("--price", metavar="USD/H,..", help="Price of one device for cost, or a list, one "
+              "for each [default: the spec's, dated].")
 @chart_options
 def command(kind: str, model: str, hardware: tuple[str, ...], context: str | None,
-            slo_tpot: str | None, output_file: str | None, theme: str, transparent: bool,
-            title: str | None, as_json: bool, **options: Any) -> int:
+            slo_tpot: str | None, price: str | None, output_file: str | None, theme: str,
+            transparent: bool, title: str | None, as_json: bool, **options: Any) -> int:
     """Draw a chart of MODEL on HARDWARE..., -o names a png, svg or pdf file.
 
     KIND is latency, throughput, cost, memory or pareto (over --batch, a list or chosen for you),
@@ -147,12 +148,35 @@ def command(kind: str, model: str, hardware: tuple[str, ...], context: str | Non
         if kind not in ("latency", "pareto"):
             raise InputError(f"--slo-tpot: {kind} has no target line; latency and pareto have")
         more["slo_tpot"] = _seconds(slo_tpot)
+    if price is not None and kind != "cost":
+        raise InputError(f"--price: {kind} draws no money; cost does")
     chips, w = build_several(model, hardware, options | {"batch": str(int(batches[0]))})
+    chips = _priced(chips, price)
     from simulator import plots
 
     function: Callable[..., Plot] = getattr(plots, kind)
     return deliver(kind, lambda: function(chips, w, **more), output_file, transparent, as_json,
-                   chips)
+                   chips, w)
+
+
+def _priced(chips: list[Deployment], text: str | None) -> list[Deployment]:
+    """The deployments at the prices given, one for all or one for each."""
+    if text is None:
+        return chips
+    from simulator.units import parse_quantity
+
+    parts = text.split(",")
+    for part in parts:
+        real(part, "--price", 0.0)
+    if len(parts) not in (1, len(chips)):
+        raise InputError(f"--price: '{text}' has {len(parts)} prices for {len(chips)} devices; "
+                         f"give 1 or {len(chips)}")
+    found = []
+    for d, part in zip(chips, parts if len(parts) > 1 else parts * len(chips), strict=True):
+        dollars = parse_quantity(f"{part} USD/h", "price", "--price")
+        ranges = {k: v for k, v in d.hardware.ranges.items() if k != "price"}
+        found.append(d.replace(hardware=d.hardware.replace(price=dollars, ranges=ranges)))
+    return found
 
 
 def _seconds(text: str) -> float:

@@ -35,4 +35,4 @@ def command(model: str, hardware: tuple[str, ...], context: str | None, output_f
         return plots.roofline(chips, w, batches=batches, contexts=contexts, theme=theme,
                               title=title)
 
-    return deliver("roofline", draw, output_file, transparent, as_json, chips)
+    return deliver("roofline", draw, output_file, transparent, as_json, chips, w)

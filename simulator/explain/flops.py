@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.explain.lines import amount, exact, many, row
 from simulator.explain.passes import Pass, kept_tokens
-from simulator.explain.weights import expert_values, moes
+from simulator.explain.weights import expert_values, fullest_rank, moes
 from simulator.layers import Shares, sum_of
 from simulator.specs.model import Attention, Mla
 from simulator.step import OperationTime
@@ -118,11 +118,13 @@ def flops_lines(p: Pass) -> list[str]:
     for moe, layers in moes(d):
         values = expert_values(d, moe)[0]
         T = p.tokens * share.expert_tokens
-        spread = f" / {share.experts:g} devices" if share.experts > 1 else ""
+        fullest = fullest_rank(p, moe)
+        spread = (f" / {share.experts:g} devices x {amount(fullest)}" if share.experts > 1 else "")
         lines.append(row(
             "+ routed experts", f"2 x {moe.top_k} experts x {amount(values)} weights x "
             f"{many(layers, 'layer')} x {many(T, 'token')}{spread}", format_flops(
-                2.0 * moe.top_k * values * layers * T / share.experts, "FLOP")))
+                2.0 * moe.top_k * values * layers * T / share.experts * fullest, "FLOP"),
+            "on the fullest rank" if share.experts > 1 else ""))
     lines += attention_lines(p)
     scans = flops_of(t for t in times if t.operation.kind == "ssm")
     rest = flops_of(t for t in times

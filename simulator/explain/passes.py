@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.allocation import cached_prefix
 from simulator.deployment import Deployment
 from simulator.efficiency.stacked import efficiency_of
 from simulator.memory import per_replica
@@ -76,7 +77,7 @@ def both_passes(e: Estimate) -> tuple[Pass, Pass]:
     prompt, last = float(w.input), max(float(w.input + w.output) - 1.0, float(w.input) + 1.0)
     first = prompt + 1.0
     at_once, in_step = (float(f(batch, p.pp)) for f in (prefill_micro_batch, decode_micro_batch))
-    new = max(prompt * (1.0 - float(d.prefix_hit)), 1.0)
+    new = prompt - float(cached_prefix(d, prompt, d.prefix_hit))
 
     def fill(x: Deployment, hardware: Hardware, constants: Any) -> PassTime:
         return prefill(x, hardware, constants, at_once, prompt, d.prefix_hit)

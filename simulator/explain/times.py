@@ -53,9 +53,12 @@ def roof_lines(p: Pass, ceiling: float, rate: str = "") -> list[str]:
     Q = float(p.ceiling.bytes)
     by_bytes: list[OperationTime] = []
     by_flops: list[OperationTime] = []
-    turn = 0.0
+    turn = far = 0.0
     for t in p.ceiling.operations:
         if t.operation.collective is not None:
+            continue
+        if t.operation.kind == "offload":
+            far += float(t.ceiling)
             continue
         c, m = float(t.flops) / unit_peak(p.best, t.operation)[0], float(t.bytes) / W
         (by_flops if c > m else by_bytes).append(t)
@@ -74,6 +77,9 @@ def roof_lines(p: Pass, ceiling: float, rate: str = "") -> list[str]:
     if abs(turn) > 1e-3 * float(p.ceiling.ceiling):
         lines.append(row("+ both in turn", "", format_time(turn),
                            "operations that change sides as the context grows"))
+    if far:
+        lines.append(row("+ offloaded bytes", "far bytes / far bandwidth, beyond all the rest",
+                         format_time(far), "the ceiling lets the rest hide behind them"))
     factor = ceiling / float(p.ceiling.ceiling)
     lines.append(row("= CEILING", "sum over operations of max(F/C, Q/W), "
                        f"{p.ceiling.ceiling_bound}-bound", format_time(float(p.ceiling.ceiling)),
@@ -87,7 +93,7 @@ def kernel_lines(e: Estimate, p: Pass) -> list[str]:
     floors: dict[tuple[str, float], float] = {}
     for t in p.mid.operations:
         o = t.operation
-        if o.collective is not None:
+        if o.collective is not None or o.kind == "offload":
             continue
         name = FAMILIES.get(o.kernel, o.kernel)
         body, t0 = float(t.compute + t.memory), float(e.efficiency.kernel(o.kernel, p.phase).t0)
@@ -100,6 +106,8 @@ def kernel_lines(e: Estimate, p: Pass) -> list[str]:
     reached = ("at full rates" if ideal else
                "at the rates that kernels reach: GEMM (matrix products) "
                f"{float(k.h):.0%} of bandwidth, {float(k.e):.0%} of peak FLOP/s")
+    far = sum(float(t.compute + t.memory + t.network) for t in p.mid.operations
+              if t.operation.kind == "offload")
     lines = [row("+ kernels in practice", " + ".join(f"{format_time(v)} {n}" for n, v in terms),
                    format_time(sum(bodies.values())),
                    f"sum over operations, {reached}; table below")]
@@ -110,6 +118,9 @@ def kernel_lines(e: Estimate, p: Pass) -> list[str]:
                 for (name, t0), n in sorted(floors.items(), key=lambda f: -f[1] * f[0][1])),
             format_time(sum(n * t0 for (_, t0), n in floors.items())),
             "a kernel takes this long however small"))
+    if far:
+        lines.append(row("+ offloaded bytes", "far bytes over the slower of far memory and link",
+                         format_time(far), "at the share of the rate that copies reach"))
     return lines
 
 

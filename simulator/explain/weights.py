@@ -7,7 +7,7 @@ from simulator.explain.lines import amount, exact, many, row
 from simulator.explain.passes import Pass, parts_of
 from simulator.formats import NumberFormat
 from simulator.layers import Shares
-from simulator.operations.moe import experts_touched
+from simulator.operations.moe import experts_touched, imbalance
 from simulator.parameters import ffn_tensors
 from simulator.specs.model import Moe
 from simulator.units import (
@@ -32,6 +32,13 @@ def role_of(name: str) -> str:
              "embedding_down": "ffn"}
     starts = (("shared_experts", "shared_experts"), ("ssm_", "ssm"), ("mlp_", "ffn"))
     return fixed.get(name) or next((r for s, r in starts if name.startswith(s)), "other")
+
+
+def fullest_rank(p: Pass, f: Moe) -> float:
+    """Load of the fullest expert-parallel rank over the mean; 1 where there is one rank."""
+    share = Shares.of(p.d)
+    return float(imbalance(p.tokens * share.expert_tokens, f.top_k, f.experts, share.experts,
+                           p.d.expert_skew))
 
 
 def moes(d: Deployment) -> list[tuple[Moe, float]]:
@@ -69,10 +76,19 @@ def weights_part(p: Pass) -> tuple[list[str], float]:
     routed = []
     for moe, layers in moes(d):
         T = p.tokens * share.expert_tokens
-        touched = float(experts_touched(moe.experts, moe.top_k, T))
         replicas = f" of all {d.parallelism.dp} replicas" if share.expert_tokens > 1 else ""
+        fullest, shown = fullest_rank(p, moe), exact(T)
+        if share.experts > 1:
+            fullest = fullest_rank(p, moe)
+            routed.append(row(
+                "load of the fullest rank", "(m + sqrt(2 m ln R)) / m", amount(fullest),
+                f"over the mean m = {amount(T * moe.top_k / share.experts)} choices a rank, R = "
+                f"{share.experts:g} ranks" + (f", skew {float(d.expert_skew):g}"
+                                              if d.expert_skew != 1.0 else "")))
+            shown = f"({shown} x {amount(fullest)})"
+        touched = float(experts_touched(moe.experts, moe.top_k, T * fullest))
         routed.append(row(
-            "experts touched", f"{moe.experts} x (1 - (1 - {moe.top_k}/{moe.experts})^{exact(T)})",
+            "experts touched", f"{moe.experts} x (1 - (1 - {moe.top_k}/{moe.experts})^{shown})",
             amount(touched), f"E(1-(1-k/E)^T) of E = {moe.experts} experts, T = "
             f"{many(T, 'token')}{replicas}, k = {moe.top_k} each"))
         here = touched / share.experts

@@ -24,7 +24,8 @@ from simulator.importers.quantisation import (
     method_of,
     quantisation_of,
 )
-from simulator.importers.reader import Config
+from simulator.importers.foreign import refuse_foreign
+from simulator.importers.reader import Config, defaults_of
 from simulator.importers.standard import merge
 from simulator.parameters import model_tensors
 from simulator.specs.model import Model, model_to_dict, parse_model
@@ -240,7 +241,7 @@ def import_data(data: Mapping[str, Any], where: str, path: Path | None = None) -
         outer = _inherited(chain, "tie_word_embeddings")
         if outer is not None:
             merged["tie_word_embeddings"] = outer
-    config = Config(merged, place, notes, defaults=family.defaults,
+    config = Config(merged, place, notes, defaults=defaults_of(SAME.get(kind, kind), family.defaults),
                     origin=family.origin, nested=len(chain) > 1)
     layers = family.layers(config)
     frame = {} if family.frame is None else family.frame(config)
@@ -248,7 +249,6 @@ def import_data(data: Mapping[str, Any], where: str, path: Path | None = None) -
     if family.mtp is None and config.found("mtp"):
         config.note(f"{config.key('mtp')}: multi-token-prediction layers are not counted")
     head_bias = family.head_bias
-    config.warn_unknown()
     fields: dict[str, Any] = {
         "name": name_of(data, path, kind), "family": SAME.get(kind, kind),
         "source": Provenance(source=Path(where.partition(":")[0]).name, confidence="inferred"),
@@ -259,6 +259,7 @@ def import_data(data: Mapping[str, Any], where: str, path: Path | None = None) -
         "layers": merge(layers), "mtp": mtp,
     }  # fmt: skip
     try:
+        refuse_foreign(config, SAME.get(kind, kind))
         model = Model(**{**fields, **family.fixed, **frame})
         model = apply_formats(model, chain, None if path is None else path.parent, place, notes)
         model = parse_model(model_to_dict(model), where)

@@ -44,7 +44,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 # Facts a top-level configuration always carries; a default for one would invent a model.
 DIMENSIONS = frozenset(("hidden", "layers", "heads", "width", "vocabulary", "experts",
-                        "expert_width", "top_k"))
+                        "expert_width"))
 
 _USED = """
 add_qkv_bias alibi apply_residual_connection_post_layernorm attention_bias attention_chunk_size
@@ -69,7 +69,11 @@ use_parallel_residual use_qk_norm use_qkv_bias use_sliding_window use_shared_att
 use_shared_mlp_adapter adapter_rank v_head_dim vocab_size_per_layer_input word_embed_proj_dim
 expert_dtype quantization quantization_config compression_config text_config llm_config
 language_config thinker_config model_type architectures use_routing_bias moe_router_bias
-add_bias_linear parallel_attention widening_factor
+add_bias_linear parallel_attention widening_factor full_attn_idxs mlp_layer_types enable_bias
+layer_norm_elementwise_affine _remove_final_layer_norm add_cross_attention kv_n_heads qk_ln
+attn_type tie_embedding tie_embeddings num_attention_groups block_use_swiglu clip_qkv ssm_cfg
+pad_vocab_size_multiple attn_layer_idx moe_layer_start_index moe_layer_end_index
+moe_layer_interval num_hash_layers sparse_attention_config linear_attn_config
 """
 
 # Known keys that carry nothing the counts need: not worth a warning.
@@ -89,21 +93,21 @@ dim_model_base attention_softmax_in_fp32 original_max_position_embeddings swiglu
 chunk_size mamba_chunk_size num_logits_to_keep time_step_min time_step_max time_step_floor
 time_step_limit residual_in_fp32 rescale_prenorm_residual use_mamba_kernels mamba_ssm_cache_dtype
 mamba_ssm_dtype mamba_hidden_act mlp_hidden_act cache_implementation qk_head_dim
-num_attention_groups vision_config audio_config context_window_size prefill_chunk_size
+vision_config audio_config context_window_size prefill_chunk_size
 attention_sink_size no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
 max_length min_length top_k top_p temperature repetition_penalty length_penalty
 encoder_no_repeat_ngram_size is_decoder is_encoder_decoder full_attn_mod interpolate_factor
-block_dim block_norm_eps block_use_swiglu conv_dim conv_dim_out use_pos_enc hc_mult hc_eps
+block_dim block_norm_eps conv_dim conv_dim_out use_pos_enc hc_mult hc_eps
 embedding_multiplier_scale output_multiplier_scale attn_output_multiplier max_attn_value
-mm_tokens_per_image initial_context_length moe_jitter_eps moe_loss_weight clip_qkv
-attention_value_scale z_loss_weight add_cross_attention bad_words_ids begin_suppress_tokens
+mm_tokens_per_image initial_context_length moe_jitter_eps moe_loss_weight
+attention_value_scale z_loss_weight bad_words_ids begin_suppress_tokens
 chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty
 do_sample early_stopping exponential_decay_length_penalty finetuning_task forced_bos_token_id
 forced_eos_token_id output_attentions output_hidden_states output_scores prefix problem_type
 pruned_heads remove_invalid_values return_dict return_dict_in_generate suppress_tokens
 tf_legacy_loss tie_encoder_decoder tokenizer_class torchscript typical_p use_bfloat16
 boi_token_index eoi_token_index image_token_index image_token_id video_token_id
-layer_norm_type embedding_multiplier residual_multiplier attention_multiplier num_hash_layers
+layer_norm_type embedding_multiplier residual_multiplier attention_multiplier
 mtp_use_dedicated_embeddings moe_shared_expert_overlap use_mtp mtp_transformer_layers
 use_bidirectional_attention n_special predict_special_tokens summary_first_dropout
 summary_proj_to_labels summary_use_proj rotary use_flash_attn use_dynamic_ntk use_logn_attn fp16
@@ -116,6 +120,12 @@ embedding_fraction mask_value unsloth_fixed downsample_ratio num_memory_blocks
 _SPELLINGS = frozenset(key for keys in ALIASES.values() for key in keys)
 _MATTERS = tuple(sorted(_SPELLINGS | frozenset(_USED.split())))
 KNOWN = frozenset((*_MATTERS, *_IGNORED.split()))
+
+# Keys whose value changes the layers of some family; the rest of those above frame the file.
+ARCHITECTURAL = frozenset(_MATTERS) - frozenset("""
+dtype torch_dtype quantization quantization_config compression_config text_config llm_config
+language_config thinker_config model_type architectures expert_dtype
+""".split())
 
 _SAME_PARTS = 0.78
 

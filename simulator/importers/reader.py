@@ -11,10 +11,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.importers.keys import ALIASES, DIMENSIONS, KNOWN, nearest_known
+from simulator.importers.class_defaults import CLASS_DEFAULTS
+from simulator.importers.keys import ALIASES, DIMENSIONS, KNOWN
 
 LARGEST = 10**9
 MOST_LAYERS = 10_000
+# Facts that files give in several spellings with unequal values; the first spelling counts.
+LOOSE = frozenset(("positions", "vocabulary"))
+
+
+def defaults_of(kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults of a class by canonical name; `own` are those that no field of the class holds."""
+    table = CLASS_DEFAULTS.get("deepseek_v3" if kind == "kimi_k2" else kind, {})
+    named = {name: table[key] for name, keys in ALIASES.items() for key in keys if key in table}
+    return {**own, **table, **named}
 
 
 class Config:
@@ -43,6 +53,8 @@ class Config:
         self.defaults = dict(defaults or {})
         self.origin = origin
         self.nested = nested
+        self.read: set[str] = set()
+        self.asked: set[str] = set()
 
     def note(self, text: str) -> None:
         """Record what was inferred, once."""
@@ -51,10 +63,13 @@ class Config:
 
     def found(self, name: str) -> tuple[str, Any] | None:
         """(key, value) of the first alias of `name` that has a value; null counts as missing."""
-        for key in ALIASES.get(name, (name,)):
-            if self.data.get(key) is not None:
-                return key, self.data[key]
-        return None
+        keys = ALIASES.get(name, (name,))
+        self.asked.add(name)
+        told = [(key, self.data[key]) for key in keys if self.data.get(key) is not None]
+        if not told:
+            return None
+        self.read.update(k for k, v in told if v == told[0][1] or name in LOOSE)
+        return told[0]
 
     def has_null(self, name: str) -> bool:
         """Whether the file says null, which switches an optional part off."""
@@ -189,18 +204,3 @@ class Config:
             if close:
                 return f" (is '{close[0]}' meant to be '{alias}'?)"
         return ""
-
-    def warn_unknown(self) -> None:
-        """Note keys that are not known but look like known ones: edited copies rename keys."""
-        for key, value in self.data.items():
-            if key in KNOWN or value is None or isinstance(value, dict | str):
-                continue
-            close = nearest_known(key)
-            if close and close not in self.data:
-                self.note(f"unknown key '{key}' = {_short(value)} was ignored; "
-                          f"it looks like '{close}'")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -9,7 +9,7 @@ import msgspec
 from simulator.arrays import Array
 
 Kind = Literal["embedding", "norm", "gemm", "attention", "moe", "ssm", "elementwise", "collective",
-               "sampling"]
+               "sampling", "offload"]
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from simulator.plots.style import (
     Theme,
     asked,
     brief,
+    faded,
     finished,
     frame,
     group_of,
@@ -31,6 +33,7 @@ from simulator.plots.style import (
     settle,
     styled,
     theme_of,
+    times,
     tokens,
 )
 from simulator.request import Estimate, estimate
@@ -59,24 +62,31 @@ def _rows(d: Deployment, name: str, e: Estimate) -> list[dict[str, Any]]:
 
 
 def _message(data: pd.DataFrame, briefs: dict[str, str]) -> str:
+    """About the devices that hold the model; about all where none does."""
+    data = data[data["fits"]] if data["fits"].any() else data
+    alone = len(briefs) > 1 and data["device"].nunique() == 1
     first = data[data["device"] == data["device"].iloc[0]]
     words = []
     for phase, rows in first.groupby("phase", sort=False):
         top = rows.iloc[int(rows["share"].to_numpy().argmax())]
         words.append(f"{phase} {top['share']:.0%} {top['group']}")
-    if len(briefs) > 1 and data["phase"].nunique() == 2:
+    if data["device"].nunique() > 1 and data["phase"].nunique() == 2:
         return _compared(data, briefs)
     text = ", ".join(words)
+    if alone:
+        return f"Fits on {briefs[str(first['device'].iloc[0])]} alone: {text}"
     return text[0].upper() + text[1:]
 
 
 def _compared(data: pd.DataFrame, briefs: dict[str, str]) -> str:
     """The device with the fastest step against the one with the slowest."""
-    times = data.groupby(["phase", "device"])["time_s_expected"].sum()
-    fast, slow = (str(v) for v in (times["decode"].idxmin(), times["decode"].idxmax()))
-    decode, prefill = (float(times[p, slow] / times[p, fast]) for p in ("decode", "prefill"))
-    return (f"{briefs[fast]} against {briefs[slow]}: decode {format_number(decode, 2)}x faster, "
-            f"prefill {format_number(prefill, 2)}x")
+    took = data.groupby(["phase", "device"])["time_s_expected"].sum()
+    fast, slow = (str(v) for v in (took["decode"].idxmin(), took["decode"].idxmax()))
+    decode, prefill = (float(took[p, slow] / took[p, fast]) for p in ("decode", "prefill"))
+    words = [f"{phase} {times(ratio, 'faster', 'about as fast')}" if ratio > 0.95 else
+             f"{phase} {format_number(1 / ratio, 2)}x slower"
+             for phase, ratio in (("decode", decode), ("prefill", prefill))]
+    return f"{briefs[fast]} against {briefs[slow]}: {', '.join(words)}"
 
 
 @styled
@@ -117,16 +127,19 @@ def _ordered(rows: pd.DataFrame, look: Theme) -> list[str]:
                   key=lambda g: (g == "host", -float(total[g])))
 
 
+def _color(look: Theme, group: str, own: pd.DataFrame) -> str:
+    color = look.kinds[group]
+    return color if own["fits"].all() else faded(color, look)
+
+
 def _stack(axes: Axes, rows: pd.DataFrame, look: Theme, names: Sequence[str],
            briefs: dict[str, str]) -> None:
     for x, name in enumerate(names):
         own, bottom = rows[rows["device"] == name].set_index("group"), 0.0
         for group in _ordered(rows, look):
             height = float(own["time_s_expected"].get(group, 0.0))
-            bar = axes.bar(x, height, 0.62, bottom, color=look.kinds[group],
-                           edgecolor=look.background, linewidth=0.8)
-            if not own["fits"].all():
-                bar[0].set_alpha(0.55)
+            axes.bar(x, height, 0.62, bottom, color=_color(look, group, own),
+                     edgecolor=look.background, linewidth=0.8)
             bottom += height
         ceiling = float(own["time_s_ceiling"].sum())
         axes.plot([x - 0.38, x + 0.38], [ceiling] * 2, color=look.foreground, linewidth=1.6,
@@ -142,15 +155,21 @@ def _stack(axes: Axes, rows: pd.DataFrame, look: Theme, names: Sequence[str],
     axes.tick_params(axis="x", length=0, labelcolor=look.foreground)
     axes.grid(False, axis="x")
     axes.yaxis.set_major_locator(MaxNLocator(6))
+    top = float(totals.max())
+    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+                       if top >= s or s == 1e-9)
     axes.yaxis.set_major_formatter(FuncFormatter(
-        lambda v, _: format_time(v).replace(".00", "").replace(".0 ", " ")))
+        lambda v, _: f"{float(f'{v / scale:.6g}'):,g} {unit}"))
 
 
 def _ticks(names: Sequence[str], briefs: dict[str, str]) -> list[str]:
-    """Short names where they differ, broken at spaces so that neighbours don't touch."""
+    """Short names where they differ, broken so that neighbours don't touch; `8 x` stays whole."""
     words = [briefs[n] for n in names]
     words = words if len(set(words)) == len(words) else list(names)
-    return words if len(words) == 1 else [w.replace(" ", "\n") for w in words]
+    width = {1: 30, 2: 14, 3: 9}.get(len(words), 8)
+    glued = [w.replace(" x ", " x ", 1) for w in words]
+    return ["\n".join(textwrap.wrap(w, width, break_long_words=False, break_on_hyphens=False))
+            for w in glued]
 
 
 def _labels(axes: Axes, rows: pd.DataFrame, look: Theme, names: Sequence[str]) -> None:
@@ -200,7 +219,8 @@ def _shares(axes: Axes, put: Labels, own: pd.DataFrame, look: Theme, x: int,
         if abs(middle - ceiling) < room / 2 and height > 3 * room:    # off the dashed line
             middle = ceiling - room
         text = axes.text(x, middle, f"{float(own['share'].get(group, 0.0)):.0%}",
-                         ha="center", va="center", fontsize=TEXT, color=on(look.kinds[group]))
+                         ha="center", va="center", fontsize=TEXT,
+                         color=on(_color(look, group, own)))
         text.set_in_layout(False)
         ends = put.pixels([x, x], [bottom, bottom + height])
         if text.get_window_extent(put.renderer).height + 4 > ends[1, 1] - ends[0, 1]:

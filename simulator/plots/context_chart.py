@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from simulator.deployment import Deployment, Workload
 from simulator.errors import InputError
@@ -26,6 +27,7 @@ from simulator.plots.style import (
     Plot,
     asked,
     brief,
+    composed,
     count,
     finished,
     frame,
@@ -47,6 +49,8 @@ def _message(curves: Sequence[Curve]) -> str:
         kept.append((c, float(c.x[last]), float(y[last] / y[0])))
     c, x, share = min(kept, key=lambda k: k[2])
     who = "a user" if len(whole) == 1 else c.brief
+    if share > 0.995:
+        return f"The context takes no speed from {who}, up to {_about(x)} tokens"
     return (f"At {_about(x)} tokens of context {who} keeps {share:.0%} of the speed at "
             f"{_about(float(c.x[0]))}")
 
@@ -77,11 +81,15 @@ def context(deployments: Deployment | Sequence[Deployment], workload: Workload |
     data = pd.concat(frames, ignore_index=True)
     subtitle = asked(chips[0], len(chips) > 1, batch=f"batch {w.batch:,.0f}",
                      tokens=f"{w.output:,.0f} tokens out")
-    figure, (axes,) = frame(look, title or _message(curves), subtitle,
-                            key(look, not data["fits"].all()))
-    draw(axes, curves, markers=len(contexts) > 0)
-    batch_axis(axes, x, "context at the start of decode, tokens")
-    log_y(axes, "tokens/s for each user", curves)
-    settle(figure)
-    name_curves(axes, look, curves, full="memory full", prefer=0.2)
-    return finished(figure, data)
+
+    def build(keyed: bool) -> tuple[Figure, bool]:
+        figure, (axes,) = frame(look, title or _message(curves), subtitle,
+                                key(look, not data["fits"].all(), curves if keyed else ()))
+        draw(axes, curves, markers=len(contexts) > 0)
+        batch_axis(axes, x, "context at the start of decode, tokens")
+        log_y(axes, "tokens/s for each user", curves)
+        settle(figure)
+        return figure, name_curves(axes, look, curves, names=not keyed, full="memory full",
+                                   prefer=0.2)[1]
+
+    return finished(composed(build), data)

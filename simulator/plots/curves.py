@@ -42,6 +42,11 @@ class Curve:
         """Whether some of it fits."""
         return bool(np.any(self.fits))
 
+    @property
+    def words(self) -> str:
+        """The name, and that it doesn't fit where no point does."""
+        return self.name if self.whole else f"{self.name}: does not fit"
+
 
 def scalar(w: Workload, *free: str) -> None:
     """Refuse arrays for all but the `free` field."""
@@ -97,9 +102,13 @@ def frame_rows(d: Deployment, name: str, w: Workload, fits: Any,
     return pd.DataFrame(columns)
 
 
-def key(theme: Theme, beyond: bool = False) -> list[tuple[Any, str]]:
-    """Line styles, in words."""
+def key(theme: Theme, beyond: bool = False,
+        curves: Sequence[Curve] = ()) -> list[tuple[Any, str]]:
+    """Line styles, in words, after the `curves` that have no name at their line."""
     entries: list[tuple[Any, str]] = [
+        (Line2D([], [], color=c.color, linewidth=2.4, gid=f"key {c.name}",
+                linestyle="-" if c.whole else (0, (1, 1.5))), c.words) for c in curves]
+    entries += [
         (Line2D([], [], color=theme.foreground, linewidth=2.0), "expected"),
         (Patch(color=theme.foreground, alpha=0.2, linewidth=0), "low to high"),
         (Line2D([], [], color=theme.foreground, linewidth=1.2, linestyle=(0, (4, 2))), "ceiling")]
@@ -140,23 +149,23 @@ def mark_full(axes: Axes, c: Curve) -> tuple[float, float] | None:
 
 
 def name_curves(axes: Axes, theme: Theme, curves: Sequence[Curve], *, full: str = "",
-                names: bool = True, prefer: float = 0.35) -> Labels:
-    """Each device's name along its line, and where its memory ends."""
-    put = Labels(axes, theme)
-    for line in axes.get_lines():
-        put.avoid_line(line, weight=0.5 if str(line.get_gid()).startswith(
-            "expected") else 0.25)
+                names: bool = True, prefer: float = 0.35) -> tuple[Labels, bool]:
+    """Each device's name along its line, and where its memory ends; False: one had no room."""
     order = sorted(curves, key=lambda c: -float(np.nanmean(np.log(c.y.expected))))
+    places = {c.name: mark_full(axes, c) for c in order}
+    put = Labels(axes, theme)
+    put.avoid_drawn()
+    named = True
     for i, c in enumerate(order):
-        place = mark_full(axes, c)
         if names:
-            words = c.name if c.whole else f"{c.name}: does not fit"
-            put.along(words, c.x, c.y.expected, c.color, bold=True, prefer=prefer,
-                      above=None if i else True, must=True)
+            named &= put.along(c.words, c.x, c.y.expected, c.color, bold=True, prefer=prefer,
+                               above=None if i else True)
+    for c in order:
+        place = places[c.name]
         if place is not None and full:
-            put.avoid([place[0]], [place[1]], 3.0)
-            put.put(full.format(count(place[0])), *place, c.color, gap=4.0, prefer=-60.0)
-    return put
+            put.put(full.format(count(place[0])), *place, c.color, gap=4.0, prefer=-60.0,
+                    must=True)
+    return put, named
 
 
 def batch_axis(axes: Axes, x: Any, label: str, ticks: int = 11) -> None:

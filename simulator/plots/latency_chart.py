@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from simulator.deployment import Deployment, Workload
 from simulator.errors import InputError
@@ -24,8 +26,10 @@ from simulator.plots.curves import (
 )
 from simulator.plots.style import (
     Plot,
+    Theme,
     asked,
     brief,
+    composed,
     count,
     finished,
     frame,
@@ -34,6 +38,7 @@ from simulator.plots.style import (
     settle,
     styled,
     theme_of,
+    tick_time,
     tokens,
 )
 from simulator.units import format_number, format_time
@@ -76,25 +81,38 @@ def latency(deployments: Deployment | Sequence[Deployment], workload: Workload |
             curves.append(Curve(name, brief(d), color, x, y, fits))
         frames.append(frame_rows(d, name, asked_for, fits, times))
     data = pd.concat(frames, ignore_index=True)
-    figure, axes = frame(look, title or _message(*panels),
-                         asked(chips[0], len(chips) > 1, tokens=tokens(w)),
-                         key(look, not data["fits"].all()), columns=2)
+
+    def build(keyed: bool) -> tuple[Figure, bool]:
+        return _build(look, title or _message(*panels),
+                      asked(chips[0], len(chips) > 1, tokens=tokens(w)),
+                      key(look, not data["fits"].all(), panels[0] if keyed else ()), panels,
+                      len(batches) > 0, slo_tpot, not keyed)
+
+    return finished(composed(build), data)
+
+
+def _build(look: Theme, title: str, subtitle: str, entries: Sequence[tuple[Any, str]],
+           panels: tuple[list[Curve], list[Curve]], markers: bool, slo_tpot: float | None,
+           names: bool) -> tuple[Figure, bool]:
+    """Both panels; False where a curve got no name."""
+    figure, axes = frame(look, title, subtitle, entries, columns=2)
     for each, curves, label in zip(axes, panels, (
             "time to first token, no queue", "time per output token (TPOT)"), strict=True):
-        draw(each, curves, markers=len(batches) > 0)
-        batch_axis(each, x, "batch", ticks=6)
-        log_y(each, label, curves, form=lambda v: format_time(v).replace(".00", "").replace(
-            ".0 ", " "))
+        draw(each, curves, markers=markers)
+        batch_axis(each, curves[0].x, "batch", ticks=6)
+        log_y(each, label, curves, form=tick_time)
     if slo_tpot is not None:
         low, high = axes[1].get_ylim()
         axes[1].set_ylim(min(low, slo_tpot / 1.3), max(high, slo_tpot * 1.3))
         axes[1].axhline(slo_tpot, color=look.foreground, linewidth=1.2, linestyle=(0, (6, 2, 1, 2)),
                         gid="slo")
     settle(figure)
+    named = True
     for i, (each, curves) in enumerate(zip(axes, panels, strict=True)):
-        put = name_curves(each, look, curves, prefer=0.3)
+        put, all_named = name_curves(each, look, curves, prefer=0.3, names=names)
+        named &= all_named
         if i == 1 and slo_tpot is not None:
             line = np.geomspace(each.get_xlim()[0], each.get_xlim()[1], 50)
             put.along(f"target {format_time(slo_tpot).replace('.0 ', ' ')}", line,
                       np.full(50, slo_tpot), look.foreground, prefer=0.05, must=True)
-    return finished(figure, data)
+    return figure, named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from simulator.plots.style import (
     asked,
     brief,
     count,
+    faded,
     finished,
     frame,
     listed,
@@ -68,7 +70,8 @@ def _message(data: pd.DataFrame, briefs: dict[str, str]) -> str:
         if short:
             return f"It does not fit on {', '.join(dict.fromkeys(short))}"
         best = good.iloc[int(good["max_batch"].to_numpy().argmax())]
-        return f"{briefs[best['device']]} holds {count(best['max_batch'])} sequences"
+        many = "in total " if any(re.match("[0-9]+ x ", b) for b in briefs.values()) else ""
+        return f"{briefs[best['device']]} holds {many}{count(best['max_batch'])} sequences"
     r = good.iloc[-1]
     full = "fills" if len(bad) else "takes"
     share = r["kv_bytes"] / r["capacity_bytes"]
@@ -130,11 +133,9 @@ def _bars(axes: Axes, data: pd.DataFrame, look: Theme, chips: Sequence[Deploymen
     left = np.zeros(len(data))
     for column, word, kind in CLASSES:
         width = data[column].to_numpy() / _GIB
-        bars = axes.barh(places, width, left=left, height=0.68, color=look.kinds[kind],
-                         edgecolor=look.background, linewidth=0.8, label=word)
-        for bar, fits in zip(bars, data["fits"], strict=True):
-            if not fits:
-                bar.set_alpha(0.55)
+        axes.barh(places, width, left=left, height=0.68, label=word, linewidth=0.8,
+                  color=[_color(look, kind, fits) for fits in data["fits"]],
+                  edgecolor=look.background)
         left = left + np.maximum(width, 0.0)
     for place, (_, r) in zip(places, data.iterrows(), strict=True):
         low, high = r["capacity_low_bytes"] / _GIB, r["capacity_high_bytes"] / _GIB
@@ -154,14 +155,20 @@ def _bars(axes: Axes, data: pd.DataFrame, look: Theme, chips: Sequence[Deploymen
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
 
 
+def _color(look: Theme, kind: str, fits: bool) -> str:
+    return look.kinds[kind] if fits else faded(look.kinds[kind], look)
+
+
 def _labels(axes: Axes, data: pd.DataFrame, look: Theme) -> None:
     put = Labels(axes, look)
+    put.avoid_drawn()
     places: Any = axes.get_yticks()
     for place, (_, r) in zip(places, data.iterrows(), strict=True):
         left = 0.0
         for column, _, kind in CLASSES:
             width = r[column] / _GIB
-            _inside(axes, put, format_memory(r[column]), left, width, place, look.kinds[kind])
+            _inside(axes, put, format_memory(r[column]), left, width, place,
+                    _color(look, kind, r["fits"]))
             left += max(width, 0.0)
         right = max(left, r["capacity_high_bytes"] / _GIB)
         words = format_memory(left * _GIB) if r["fits"] else "does not fit"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure as Picture
 from matplotlib.lines import Line2D
 
 from simulator.deployment import Deployment, Workload
@@ -28,6 +29,7 @@ from simulator.plots.style import (
     Theme,
     asked,
     brief,
+    composed,
     count,
     finished,
     frame,
@@ -71,8 +73,8 @@ def _message(data: pd.DataFrame, slo: float | None, briefs: dict[str, str]) -> s
         best = met.iloc[int(met["device_tokens_per_s_expected"].to_numpy().argmax())]
         who = f"{briefs[best['device']]}, batch" if len(briefs) > 1 else "batch"
         rate = rounded(best["device_tokens_per_s_expected"])
-        return (f"Under {format_time(slo).replace('.0 ', ' ')} a token: {rate} tokens/s, {who} "
-                f"{count(best['batch'])}")
+        return (f"Under {format_time(slo).replace('.0 ', ' ')} a token: {rate} tokens/s a device, "
+                f"{who} {count(best['batch'])}")
     knees = data[data["knee"]]
     if knees.empty:
         return "It does not fit at any batch"
@@ -117,13 +119,31 @@ def pareto(deployments: Deployment | Sequence[Deployment], workload: Workload | 
     briefs = {n: brief(d) for n, d in zip(names, chips, strict=True)}
     ring = Line2D([], [], marker="o", markersize=7.5, markerfacecolor="none", linestyle="none",
                   markeredgecolor=look.foreground, markeredgewidth=1.6)
-    figure, (axes,) = frame(
-        look, title or _message(data, slo_tpot, briefs),
-        asked(chips[0], len(chips) > 1, tokens=tokens(w), marks="labels are batches"),
-        [*key(look, not data["fits"].all()), (ring, "knee")], height=4.4)
+    shown = [Curve(n, n, c, u.expected, y, f) for n, c, u, y, f in curves]
+    marked = _marked(data, x, len(chips) < 3)
+
+    def build(keyed: bool) -> tuple[Picture, bool]:
+        figure, (axes,) = frame(
+            look, title or _message(data, slo_tpot, briefs),
+            asked(chips[0], len(chips) > 1, tokens=tokens(w), marks="labels are batches"),
+            [*key(look, not data["fits"].all(), shown if keyed else ()), (ring, "knee")],
+            height=4.4)
+        _draw(axes, look, curves, shown, data, slo_tpot)
+        for name, color, user, device, _ in curves:
+            at = marked[name]
+            axes.plot(user.expected[at], device.expected[at], marker="o", markersize=4,
+                      color=color, zorder=5, linestyle="none", gid="batch")
+        settle(figure)
+        return figure, _labels(axes, look, curves, marked, x, slo_tpot, not keyed)
+
+    return finished(composed(build), data)
+
+
+def _draw(axes: Any, look: Theme, curves: Sequence[Any], shown: Sequence[Curve],
+          data: pd.DataFrame, slo_tpot: float | None) -> None:
+    """Lines, axes, target and knees."""
     for name, color, user, device, fits in curves:
         _line(axes, name, color, user, device, fits)
-    shown = [Curve(n, n, c, u.expected, y, f) for n, c, u, y, f in curves]
     axes.set_xscale("log")
     log_y(axes, "output tokens/s of a device", shown)
     ends = np.concatenate([np.ravel(v) for _, _, u, _, _ in curves for v in u.all] + (
@@ -136,9 +156,18 @@ def pareto(deployments: Deployment | Sequence[Deployment], workload: Workload | 
         axes.plot(r["user_tokens_per_s_expected"], r["device_tokens_per_s_expected"], marker="o",
                   markersize=9, markerfacecolor="none", markeredgecolor=look.foreground,
                   markeredgewidth=1.6, zorder=6, gid="knee")
-    settle(figure)
-    _labels(axes, look, curves, data, x, slo_tpot)
-    return finished(figure, data)
+
+
+def _marked(data: pd.DataFrame, x: Any, steps: bool) -> dict[str, list[int]]:
+    """Batches to mark, as indices: the knee first, both ends, and steps between if asked for."""
+    found: dict[str, list[int]] = {}
+    for name, rows in data.groupby("device", sort=False):
+        ok = np.nonzero(rows["fits"].to_numpy())[0]
+        knees = np.nonzero(rows["knee"].to_numpy())[0]
+        between = [i for i in ok if x[i] in NAMED and steps]
+        ends = [ok[-1], ok[0]] if len(ok) else []
+        found[str(name)] = [int(i) for i in dict.fromkeys([*knees, *ends, *between])]
+    return found
 
 
 def _line(axes: Any, name: str, color: str, user: Figure, device: Figure, fits: Any) -> None:
@@ -172,31 +201,26 @@ def _log_x(axes: Any, values: Any) -> None:
     axes.set_xlabel("tokens/s for each user (1 / TPOT)")
 
 
-def _labels(axes: Any, look: Theme, curves: Sequence[Any], data: pd.DataFrame, x: Any,
-            slo: float | None) -> None:
-    put = Labels(axes, look)
-    for line in axes.get_lines():
-        gid = str(line.get_gid())
-        put.avoid_line(line, weight=0.6 if gid.startswith("expected") else 0.2)
+def _labels(axes: Any, look: Theme, curves: Sequence[Any], marked: dict[str, list[int]], x: Any,
+            slo: float | None, names: bool) -> bool:
+    """Target, names and batches; False where a curve got no name."""
+    put, named = Labels(axes, look), True
+    put.avoid_drawn()
     if slo is not None:
         ends = np.geomspace(axes.get_ylim()[0], axes.get_ylim()[1], 50)
-        put.along(f"target {format_time(slo)} a token", np.full(50, 1 / slo), ends,
-                  look.foreground, prefer=0.12, above=True, must=True)
+        put.along(f"target {format_time(slo)} a token".replace(".0 ", " "), np.full(50, 1 / slo),
+                  ends, look.foreground, prefer=0.12, must=True)
     for name, color, user, device, fits in curves:
-        ok = np.asarray(fits, bool)
-        words = name if ok.any() else f"{name}: does not fit"
-        put.along(words, user.expected[::-1], device.expected[::-1], color, bold=True, prefer=0.7,
-                  must=True)
-        stars = data[(data["device"] == name) & data["knee"]]["batch"].tolist()
-        last = [float(x[ok][-1])] if ok.any() else []
-        for b in dict.fromkeys([*stars, *last, *NAMED]):
-            near = int(np.argmin(np.abs(np.log(x / b))))
-            if x[near] != b or not ok[near]:
-                continue
-            place = float(user.expected[near]), float(device.expected[near])
-            axes.plot(*place, marker="o", markersize=4, color=color, zorder=5, gid="batch")
-            put.put(count(float(x[near])), *place, color, gap=6.0 if b in stars else 3.5,
-                    prefer=-135.0)
+        words = name if np.any(fits) else f"{name}: does not fit"
+        if names:
+            named &= put.along(words, user.expected[::-1], device.expected[::-1], color, bold=True,
+                               prefer=0.7)
+    for i in range(max(map(len, marked.values()))):     # of each curve the important ones first
+        for name, color, user, device, _ in curves:
+            for at in marked[name][i:i + 1]:
+                put.put(count(float(x[at])), float(user.expected[at]), float(device.expected[at]),
+                        color, gap=5.5 if i == 0 else 3.5, prefer=-135.0, reach=34.0)
+    return named
 
 
 __all__ = ["front", "knee", "pareto"]

@@ -147,6 +147,11 @@ def operation_rows(d: Deployment, name: str, e: Estimate) -> list[dict[str, Any]
                 "name": o.name, "kind": o.kind, "group": group_of(o.kind), "count": float(o.count),
                 "precision": o.compute, "share": float(t.expected / detail.expected),
                 "bound": t.bound} | _scalars(_point([t], t.expected)))
+        if float(detail.host):
+            rows.append({"series": "operation"} | base | {
+                "name": "host", "kind": "host", "group": "host", "count": 1.0,
+                "share": float(detail.host / detail.expected)}
+                | _scalars(_point([], detail.host)))
         rows.append({"series": "pass"} | base | {
             "name": phase, "share": 1.0, "bound": str(detail.bound)}
             | _scalars(_point(detail.operations, detail.expected)))

@@ -21,11 +21,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from simulator.deployment import Deployment, Workload
 from simulator.errors import InputError, nearest
 from simulator.specs.model import Moe
-from simulator.units import format_number
+from simulator.units import format_number, format_time
 
 WIDTH, HEIGHT, DPI = 6.5, 4.2, 200
 TITLE, TEXT = 12.5, 9.0
@@ -138,8 +139,14 @@ def ink(color: str, theme: Theme) -> str:
 
 
 def on(color: str) -> str:
-    """Black or white, whichever reads better on `color`."""
-    return max(("#111111", "#FFFFFF"), key=lambda text: contrast(text, color))
+    """Black or white, whichever reads better on `color`: one of them always reaches 4.5."""
+    return max(("#000000", "#FFFFFF"), key=lambda text: contrast(text, color))
+
+
+def faded(color: str, theme: Theme) -> str:
+    """`color` let halfway into the background: what does not fit."""
+    pairs = zip(to_rgb(color), to_rgb(theme.background), strict=True)
+    return str(to_hex([0.55 * a + 0.45 * b for a, b in pairs]))
 
 
 def halo(theme: Theme) -> list[Any]:
@@ -186,6 +193,18 @@ def asked(d: Deployment, several: bool = False, **parts: str) -> str:
 def tokens(w: Workload) -> str:
     """`1,024 tokens in, 256 out`."""
     return f"{w.input:,.0f} tokens in, {w.output:,.0f} out"
+
+
+def tick_time(value: float) -> str:
+    """A tick of a logarithmic time axis, never in minutes: `30 ms`, `1,000 s`."""
+    if value >= 600:
+        return f"{value:,.0f} s"
+    return format_time(value).replace(".00", "").replace(".0 ", " ")
+
+
+def times(ratio: float, what: str, same: str) -> str:
+    """`1.7x` what, or `same` where there is nothing in it."""
+    return same if ratio < 1.05 else f"{format_number(ratio, 2)}x {what}"
 
 
 def rounded(value: float) -> str:
@@ -301,8 +320,21 @@ def dress(axes: Axes, theme: Theme) -> None:
         axis.label.set_color(theme.foreground)
 
 
+def composed(build: Callable[[bool], tuple[Figure, bool]]) -> Figure:
+    """The chart with its series named at their lines, or all in the key where one has no room."""
+    figure, named = build(False)
+    return figure if named else build(True)[0]
+
+
 def settle(figure: Figure) -> None:
-    """Fix the layout, so that labels placed now stay where they are."""
+    """Fix ticks and layout, so that labels placed now stay where they are."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            edge = 1e-9 * max(abs(low), abs(high))
+            ticks = [t for t in axis.get_majorticklocs() if low - edge <= t <= high + edge]
+            if not isinstance(axis.get_major_formatter(), FixedFormatter):
+                axis.set_major_locator(FixedLocator(ticks))
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
 

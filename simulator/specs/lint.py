@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from simulator.specs.hardware import QUANTITIES, Hardware
@@ -55,6 +56,7 @@ BINARY_SLIP: Final = 2.0**30 / 1e9
 CAPACITY_TOLERANCE: Final = 0.10
 _SAME: Final = 0.02
 _SLIP_TOLERANCE: Final = 0.003
+_EXACT: Final = 0.004
 
 _SPARSE_ENTRY: Final = re.compile(r"([^;=]*)=\s*(\d+(?:\.\d+)?)")
 _PRECISION: Final = re.compile(r"bf16|tf32|fp\d+|int\d+")
@@ -183,6 +185,61 @@ def check_ridge(hardware: Hardware) -> Iterator[Finding]:
                                              f"{low:g} to {high:g}")
 
 
+@lru_cache(maxsize=1)
+def _catalogue() -> tuple[Hardware, ...]:
+    from simulator.specs.catalogue import catalogue, load_hardware
+
+    return tuple(load_hardware(name) for name in catalogue("hardware"))
+
+
+def check_known_sparse(hardware: Hardware) -> Iterator[Finding]:
+    """A peak that is the marketed sparse figure of some device, and no device's dense one."""
+    for precision in ("bf16", "fp16", "fp8", "int8", "fp4"):
+        key = f"peak_{precision}"
+        value: float | None = getattr(hardware, key)
+        if value is None or _provenance(hardware, key).note or any(
+                _near(getattr(d, key) or -1.0, value, _EXACT) for d in _catalogue()):
+            continue
+        owner = next((d.name for d in _catalogue()
+                      for p, rate in _sparse_rates(d.sparse_marketing or "")
+                      if precision in (p, *_SAME_UNITS.get(p, ())) and _near(value, rate, _EXACT)),
+                     None)
+        if owner is not None:
+            yield Finding("error", key, f"{format_flops(value)} is the sparse figure of {owner}; "
+                                        "peaks are dense")
+
+
+def check_known_bandwidth(hardware: Hardware) -> Iterator[Finding]:
+    """A bandwidth off by a prefix, or by GiB for GB, from a device with the very same peak."""
+    half = _half_precision(hardware)
+    if half is None or any(d.name == hardware.name for d in _catalogue()):
+        return
+    for d in _catalogue():
+        other = _half_precision(d)
+        if other is None or not _near(other[1], half[1], _EXACT):
+            continue
+        ratio = hardware.memory_bandwidth / d.memory_bandwidth
+        if any(_near(ratio, slip, _SLIP_TOLERANCE) for slip in (
+                BINARY_SLIP, 1 / BINARY_SLIP, 0.1, 10.0, 1e-3, 1e3)):
+            yield Finding("error", "memory_bandwidth",
+                          f"{ratio:.4g} times that of {d.name}, which has the same peak: "
+                          "a prefix, or GiB for GB")
+
+
+def check_class(hardware: Hardware) -> Iterator[Finding]:
+    """Without a memory class the ridge point can only be held against all classes together."""
+    half = _half_precision(hardware)
+    if hardware.memory_class is not None or half is None:
+        return
+    ridge = half[1] / hardware.memory_bandwidth
+    low, high = 10.0, 1400.0
+    yield Finding("warning", "memory_class", "unknown: the ridge point is held against all "
+                                             "classes together, and constants are generic")
+    if not low <= ridge <= high:
+        yield Finding("error", "memory_bandwidth", f"ridge point {ridge:.3g} FLOP/B ({half[0]}), "
+                                                   f"where DRAM devices have {low:g} to {high:g}")
+
+
 def _sources(hardware: Hardware) -> Iterator[tuple[str, Provenance]]:
     for key in _values(hardware):
         yield key, _provenance(hardware, key)
@@ -226,5 +283,6 @@ def check_announced(hardware: Hardware) -> Iterator[Finding]:
 
 _CHECKS: Final[tuple[Callable[[Hardware], Iterator[Finding]], ...]] = (
     check_sparse_text, check_fp8_ratio, check_vector_ratio, check_family_rate, check_capacity,
-    check_ridge, check_sources, check_dates, check_announced,
+    check_ridge, check_class, check_known_sparse, check_known_bandwidth, check_sources, check_dates,
+    check_announced,
 )  # fmt: skip

@@ -1,0 +1,63 @@
+"""Keys that a file has and its family's reader never asked for.
+
+A key with an architectural meaning in any family changes the layers of some class; where this
+family does not read it, the file describes another architecture or an edited copy, and importing
+it as the plain family would give wrong counts in silence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.importers.keys import ALIASES, ARCHITECTURAL, KNOWN, nearest_known
+from simulator.importers.reader import Config
+
+# Keys that a class has, or that its public files carry, and that no count depends on.
+_ANYWHERE: frozenset[str] = frozenset((
+))  # fmt: skip
+UNUSED: dict[str, frozenset[str]] = {
+}  # fmt: skip
+
+_CANONICAL = {key: name for name, keys in ALIASES.items() for key in keys}
+
+
+def _harmless(config: Config, key: str, value: Any) -> bool:
+    """Null, false, zero and empty switch a part off; a class default changes nothing."""
+    if value is None or value is False or value in (0, -1, "", [], {}):
+        return True
+    if key == "layer_types" and isinstance(value, list):
+        return {str(v) for v in value} <= {"full_attention"}
+    default = config.defaults.get(key, config.defaults.get(_CANONICAL.get(key, key)))
+    return default is not None and bool(value == default)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def refuse_foreign(config: Config, kind: str) -> None:
+    """Refuse keys of other architectures, and unknown keys that seem to be renamed ones."""
+    unused = _ANYWHERE | UNUSED.get(kind, frozenset())
+    for key, value in config.data.items():
+        if key in config.read or key in unused or _harmless(config, key, value):
+            continue
+        if key in ARCHITECTURAL:
+            raise InputError(
+                f"{config.where}: {key}: {_short(value)} has no meaning in the family '{kind}'; "
+                "remove it, name the right model_type, or describe the model in a YAML file")
+        if key not in KNOWN and not isinstance(value, dict | str):
+            _refuse_renamed(config, key, value)
+
+
+def _refuse_renamed(config: Config, key: str, value: Any) -> None:
+    """A renamed key leaves a fact to a default: refuse it where that fact is missing."""
+    close = nearest_known(key)
+    if close is None or close in config.data:
+        return
+    name = _CANONICAL.get(close, close)
+    if name in config.asked and config.found(name) is None:
+        raise InputError(f"{config.where}: unknown key '{key}' = {_short(value)} looks like "
+                         f"'{close}', which is missing; rename or remove it")
+    config.note(f"unknown key '{key}' = {_short(value)} was ignored; it looks like '{close}'")

@@ -135,7 +135,8 @@ def _table(s: Pools, devices: int, rate: float, tpot: float, output: float) -> l
          format_number(b * output / devices)),
     ]
     at = f"at {format_number(rate)} requests/s, expected"
-    return [f"  {at:<42}{'pools':>12}{'aggregated':>14}", *(f"  {name:<42}{x:>12}{y:>14}" for name, x, y in rows)]
+    head = f"  {at:<42}{'pools':>12}{'aggregated':>14}"
+    return [head, *(f"  {name:<42}{x:>12}{y:>14}" for name, x, y in rows)]
 
 
 def _verdict(s: Pools, rate: float, tpot: float) -> str:

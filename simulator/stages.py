@@ -7,7 +7,7 @@ its share of each kind, rounded up, the heaviest first: the fullest that any sta
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,6 +37,19 @@ def _consecutive(model: Model) -> bool:
     return len(model.layers) == 1 or (
         len(rest) == 1 and isinstance(first.ffn, Dense) and not isinstance(rest[0].ffn, Dense)
         and first.mixer == rest[0].mixer and 4 * first.count < rest[0].count)
+
+
+def by_mixer(model: Model) -> list[LayerGroup]:
+    """Layers whose attention is the same as one group, however their MLPs differ."""
+    groups: dict[Any, LayerGroup] = {}
+    for i, group in enumerate(model.layers):
+        try:
+            hash(key := group.mixer)
+        except TypeError:    # it holds arrays
+            key = i  # type: ignore[assignment]
+        known = groups.get(key)
+        groups[key] = group if known is None else known.replace(count=known.count + group.count)
+    return list(groups.values())
 
 
 def _weight(d: Deployment, group: LayerGroup) -> float:

@@ -28,7 +28,8 @@ from simulator.operations import Operation
 from simulator.roofline import mean_of_max, mean_of_smooth_max, smooth_max
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
-from simulator.specs.model import LayerGroup, Model
+from simulator.specs.model import LayerGroup
+from simulator.stages import by_mixer
 
 # The stage share of operations of a model that isn't cut into stages.
 WHOLE = Operation.__struct_defaults__[-1]
@@ -296,19 +297,6 @@ def _merged(expected: tuple[list[OperationTime], Array],
             .scaled(expected[1], ceiling[1]) for t, c in zip(a, b, strict=True)]
 
 
-def _by_mixer(model: Model) -> list[LayerGroup]:
-    """Layers whose attention is the same as one group, however their MLPs differ."""
-    groups: dict[Any, LayerGroup] = {}
-    for i, group in enumerate(model.layers):
-        try:
-            hash(key := group.mixer)
-        except TypeError:    # it holds arrays
-            key = i  # type: ignore[assignment]
-        known = groups.get(key)
-        groups[key] = group if known is None else known.replace(count=known.count + group.count)
-    return list(groups.values())
-
-
 def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime]) -> PassTime:
     chosen = [t for t in times if np.ndim(t.expected) or t.expected or np.any(t.ceiling)]
     layers = d.model.layer_count
@@ -338,7 +326,7 @@ def forward_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency,
 
     def times_of(clock: _Clock) -> list[OperationTime]:
         times = [clock.point(o) for o in clock.seen(static_operations(d, segments, rows))]
-        for i, group in enumerate(_by_mixer(d.model)):
+        for i, group in enumerate(by_mixer(d.model)):
             for j, segment in enumerate(segments):
                 times += _faster(clock, clock.seen(
                     attention_operations(d, group, segment, f"{i}.{j}")))
@@ -399,7 +387,7 @@ def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Arr
                 static_operations(d, [start], batch * new))]
         else:
             times = [_by_batch(d, clock, batch, new)]
-        for i, group in enumerate(_by_mixer(d.model)):
+        for i, group in enumerate(by_mixer(d.model)):
             def at(context: Array, group: LayerGroup = group, key: str = f"{i}") -> list[Operation]:
                 return clock.seen(attention_operations(
                     d, group, Segment(batch, new, context, "decode"), key))

@@ -1,4 +1,4 @@
-"""What a chart must never do: text outside the canvas, on other text, too small, or too faint.
+"""What a chart must never do: text outside the canvas, on other text or a marker, small, or faint.
 
 Boxes are measured here anew, not taken from the code that placed the labels.
 """
@@ -6,37 +6,25 @@ Boxes are measured here anew, not taken from the code that placed the labels.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 SMALLEST = 9.0
 
 
-def _hidden_ticks(figure: Figure) -> set[int]:
-    """Tick labels that Matplotlib keeps but doesn't draw: those beyond the axis."""
-    hidden: set[int] = set()
-    for axes in figure.axes:
-        axis: Axis
-        for axis in (axes.xaxis, axes.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()]:
-                inside = low * (1 - 1e-9) <= tick.get_loc() <= high * (1 + 1e-9)
-                hidden |= {id(tick.label2)} | (set() if inside else {id(tick.label1)})
-    return hidden
-
-
 def texts(figure: Figure) -> list[Text]:
-    """Every text that is drawn."""
+    """Every text that isn't switched off, ticks beyond the axis included."""
     figure.canvas.draw()
-    hidden = _hidden_ticks(figure)
     return [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_visible()
-            and t.get_text().strip() and id(t) not in hidden]
+            and t.get_text().strip()]
 
 
 def outline(text: Text, renderer: Any) -> Any:
@@ -76,12 +64,58 @@ def contrast(a: Any, b: Any) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def markers(figure: Figure) -> list[tuple[Any, float]]:
+    """Centre and radius [pixels] of every marker inside its axes."""
+    found, scale = [], figure.dpi / 72
+    for axes in figure.axes:
+        sets = [(line.get_transform().transform(np.column_stack(line.get_data())),
+                 line.get_markersize() / 2) for line in axes.get_lines()
+                if line.get_marker() not in ("None", "none", None, "")]
+        sets += [(axes.transData.transform(c.get_offsets()), np.sqrt(c.get_sizes()) / 2)
+                 for c in axes.collections if isinstance(c, PathCollection)]
+        for places, radius in sets:
+            for place, r in zip(places, np.broadcast_to(radius, len(places)), strict=True):
+                if np.isfinite(place).all() and axes.bbox.contains(*place):
+                    found.append((place, max(float(r) * scale, 1.0)))
+    return found
+
+
+def _gap(box: Any, place: Any) -> float:
+    """Pixels from a point to a turned box, below 0 inside."""
+    found = -math.inf
+    for i in range(4):
+        side = box[(i + 1) % 4] - box[i]
+        normal = np.array([side[1], -side[0]]) / max(np.hypot(*side), 1e-9)
+        found = max(found, float((place - box[i]) @ normal))
+    return found
+
+
+def _ground(figure: Figure, place: Any) -> Any:
+    """Colour behind a point: the bar there, if any, over the background."""
+    color = np.array(to_rgb(figure.get_facecolor()[:3]))
+    for axes in figure.axes:
+        for bar in axes.patches:
+            if isinstance(bar, Rectangle) and bar.get_window_extent().contains(*place):
+                r, g, b, alpha = bar.get_facecolor()
+                color = alpha * np.array([r, g, b]) + (1 - alpha) * color
+    return tuple(color)
+
+
+def unnamed(figure: Figure, names: Iterable[str]) -> list[str]:
+    """Devices whose name is neither beside their line nor in the key."""
+    panels = [[t.get_text() for t in axes.texts] for axes in figure.axes]
+    keys = [t.get_text() for legend in figure.legends for t in legend.get_texts()]
+    return [name for name in names for panel in panels
+            if not any(w.startswith(name) for w in [*panel, *keys])]
+
+
 def problems(figure: Figure) -> list[str]:
     """Each fault of the text of a chart, in words; empty is good."""
     found = []
     drawn = texts(figure)
     renderer = FigureCanvasAgg(figure).get_renderer()
     width, height = figure.bbox.x1, figure.bbox.y1
+    spots = markers(figure)
     boxes = [(t, outline(t, renderer)) for t in drawn]
     for text, box in boxes:
         name = repr(text.get_text())
@@ -90,10 +124,12 @@ def problems(figure: Figure) -> list[str]:
             found.append(f"{name} lies outside the canvas")
         if text.get_fontsize() * 6.5 / figure.get_size_inches()[0] < SMALLEST - 1e-6:
             found.append(f"{name} has {text.get_fontsize()} pt")
-        color = to_hex(text.get_color())
-        on_bar = color in ("#111111", "#ffffff")    # stands on a bar, whose colour decides
-        if not on_bar and contrast(color, figure.get_facecolor()[:3]) < 4.0:
-            found.append(f"{name} is too faint")
+        below = _ground(figure, box.mean(axis=0))
+        if contrast(to_hex(text.get_color()), below) < 4.5:
+            found.append(f"{name} is too faint on {to_hex(below)}")
+        if any(_gap(box, place) < 0.7 * radius for place, radius in spots
+               if text.axes is not None and text in text.axes.texts):
+            found.append(f"{name} lies on a marker")
     for i, (text, box) in enumerate(boxes):
         for other, second in boxes[i + 1:]:
             if overlap(box, second):

@@ -70,7 +70,25 @@ def test_what_does_not_fit_exits_1(command: str, tmp_path: Path, capsys: Any) ->
     assert "does not fit" in err
 
 
+def test_warnings_and_prices(capsys: Any) -> None:
+    _, _, err = tokline(capsys, "plot", "breakdown", "gpt2", "a100", "--input", "4k", "--json")
+    assert "beyond the 1,024 positions" in err
+    _, _, err = tokline(capsys, "roofline", "gpt2", "a100", "--context", "256,8k", "--json")
+    assert "beyond the 1,024 positions" in err
+    code, out, err = tokline(capsys, "plot", "cost", MODEL, "h100", "l1400", "--json")
+    assert code == 0
+    assert "MN-Core L1400 has no price: not drawn" in err
+    assert {r["hardware"] for r in json.loads(out)["data"]} == {"h100"}
+    code, out, err = tokline(capsys, "plot", "cost", MODEL, "h100", "l1400", "--json",
+                             "--price", "2,1")
+    assert {r["hardware"] for r in json.loads(out)["data"]} == {"h100", "mn-core-l1400"}
+    assert "no price" not in err
+
+
 @pytest.mark.parametrize(("args", "message"), [
+    ("plot cost M h100 --price x -o TMP/x.png", "--price: 'x' is not a number"),
+    ("plot cost M h100 --price 1,2 -o TMP/x.png", "2 prices for 1 devices"),
+    ("plot memory M h100 --price 1 -o TMP/x.png", "draws no money"),
     ("plot parto M h100 -o x.png", "did you mean 'pareto'"),
     ("plot pareto M h100 -o x.jpg", "valid: png, svg, pdf|did you mean 'png'"),
     ("plot pareto M h100 -o x", "has no suffix (valid: png, svg, pdf)"),

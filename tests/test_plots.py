@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plot_checks import lines, problems, texts
+from plot_checks import lines, problems, texts, unnamed
 
 from simulator import Deployment, InputError, Workload, estimate, plots
 from simulator.plots.labels import corners, overlap
@@ -61,6 +61,73 @@ def test_text_can_be_read(case: tuple[str, str, dict[str, Any]], theme: str) -> 
     assert data.attrs["title"].split()[0] in words(figure)
 
 
+REVIEWED: list[tuple[str, str, str, str, dict[str, Any]]] = [
+    ("latency", "mixtral-8x7b", "2xh100 2xtpu-v6e 8xl40s", "light", {"slo_tpot": 0.03}),
+    ("roofline", "llama-3.2-1b", "mi300x", "light", {}),
+    ("roofline", MODEL, "b200", "dark", {}),
+    ("roofline", MODEL, "a100 h100 mn-core-l1400", "dark",
+     {"batches": [1, 8, 64, 512], "contexts": [1024, 8192, 65536]}),
+    ("pareto", "llama-3.1-70b", "4xh100 4xa100 2xmn-core-l1400 8xtpu-v5p", "dark",
+     {"slo_tpot": 0.02}),
+    ("throughput", "nemotron-h-56b", "2xh200 mn-core-l1400 2xmi300x tpu-v7-ironwood", "light", {}),
+    ("memory", "llama-3.1-70b", "rtx-4090", "light", {}),
+    ("breakdown", "gpt-oss-20b", "apple-m1 rtx-4090", "dark", {}),
+    ("breakdown", "llama-3.1-70b", "8xh200 8xh100 4xmi300x", "light", {}),
+    ("context", MODEL, "a100 h100 h200 b200 mi300x l40s", "light", {}),
+]
+
+
+def several(model: str, names: str) -> list[Deployment]:
+    from simulator import Parallelism
+
+    found = []
+    for text in names.split():
+        count, x, name = text.partition("x")
+        many = bool(x) and count.isdigit()
+        found.append(Deployment.of(model, name if many else text,
+                                   parallelism=Parallelism(tp=int(count) if many else 1)))
+    return found
+
+
+@pytest.mark.parametrize("case", REVIEWED, ids=lambda c: f"{c[0]}-{c[1]}-{c[2][:12]}")
+def test_every_series_has_a_name_off_the_data(case: Any) -> None:
+    kind, model, names, theme, more = case
+    figure, data = getattr(plots, kind)(several(model, names), theme=theme, **more)
+    assert problems(figure) == []
+    if data["device"].nunique() > 1 and kind not in ("breakdown", "memory"):
+        assert unnamed(figure, data["device"].unique()) == []
+    if kind == "roofline":
+        said = words(figure)
+        drawn = data[(data["series"] == "roof") & (data["device"] == data["device"].iloc[0])]
+        if len(names.split()) == 1:
+            assert all(p in said for p in drawn["precision"])
+        else:
+            assert "One precision drawn" in said
+            assert "batch 1 to 512" in said
+
+
+def test_undrawn_time_is_said_and_listed() -> None:
+    figure, data = plots.roofline(several(MODEL, "4xh100"))
+    rows = data[(data["series"] == "operation") & ~data["drawn"] & (data["phase"] == "decode")]
+    assert {"host", "network"} <= set(rows["group"])
+    assert f"{rows['share'].sum():.0%} of the decode step is" in words(figure)
+    assert "not on the chart" in words(figure)
+
+
+def test_headlines_leave_out_what_does_not_fit() -> None:
+    _, data = plots.breakdown(several("gpt-oss-20b", "apple-m1 rtx-4090"))
+    assert data.attrs["title"].startswith("Fits on GeForce RTX 4090 alone")
+    _, data = plots.breakdown(several(MODEL, "h100 h100"))
+    assert "about as fast" in data.attrs["title"]
+
+
+def test_cost_leaves_out_what_has_no_price() -> None:
+    figure, data = plots.cost(chips("h100", "mn-core-l1400"))
+    assert data.attrs["left_out"] == ["MN-Core L1400"]
+    assert "no price: MN-Core L1400" in words(figure)
+    assert data["hardware"].unique().tolist() == ["h100"]
+
+
 @pytest.mark.parametrize("kind", ["roofline", *KINDS])
 def test_what_does_not_fit_is_drawn_and_said(kind: str) -> None:
     figure, data = getattr(plots, kind)(chips("h100", model="llama-3.1-405b"))
@@ -88,7 +155,9 @@ def test_every_operation_is_a_marker() -> None:
     e = estimate(d, w)
     for phase in ("prefill", "decode"):
         rows = data[(data["series"] == "operation") & (data["phase"] == phase)]
-        assert len(rows) == len(getattr(e, phase).detail.operations)
+        detail = getattr(e, phase).detail
+        assert len(rows) == len(detail.operations) + bool(detail.host)
+        assert rows["share"].sum() == pytest.approx(1.0)
         drawn = lines(figure, phase)
         assert sum(len(c.get_offsets()) for c in drawn) == int(rows["drawn"].sum())
     assert rows[~rows["drawn"]]["flops"].eq(0).all()     # only what computes nothing is left out

@@ -282,7 +282,7 @@ def values(e: Any, prefix: str = "") -> dict[str, Any]:
         found |= {f"{name}.{k}": getattr(phase.detail, k)
                   for k in phase.detail.__struct_fields__ if k != "operations"}
     found |= {f"memory.{f.name}": getattr(e.memory, f.name) for f in dataclasses.fields(e.memory)
-              if f.name != "pool"}
+              if f.name not in ("pool", "far")}
     return found
 
 

@@ -27,6 +27,9 @@ def _repeat(config: Config, group: LayerGroup) -> list[LayerGroup]:
 
 def gpt2_layers(config: Config) -> list[LayerGroup]:
     """GPT-2: MHA; GPT-BigCode: one KV head where `multi_query` says so."""
+    if config.flag("add_cross_attention"):
+        raise InputError(f"{config.where}: add_cross_attention: true: attention to an encoder in "
+                         "each layer is not supported")
     heads = config.integer("heads")
     kv_heads = 1 if config.flag("multi_query") else heads
     return _repeat(config, LayerGroup(
@@ -60,7 +63,7 @@ def gpt_neo_layers(config: Config) -> list[LayerGroup]:
         raise InputError(f"{config.where}: attention_types: {len(kinds)} entries for "
                          f"{layers} layers")
     traits = Traits(norm="layer", gated=False, output_bias=True, mlp_bias=True)
-    heads, window = config.integer("heads"), config.integer("window", 256)
+    heads, window = config.integer("heads"), config.integer("window")
     return [
         LayerGroup(
             count=1, mixer=Attention(
@@ -86,7 +89,9 @@ def opt_frame(config: Config) -> dict[str, Any]:
     """OPT: two extra position rows, a narrower embedding in some, no final norm in post-norm."""
     hidden = config.integer("hidden")
     width = config.optional("word_embed_proj_dim")
+    affine = config.flag("layer_norm_elementwise_affine", True)
     return {
+        "norm": "layer" if affine else "none",
         "learned_positions": config.integer("positions") + 2,
         "embedding_width": width if width not in (None, hidden) else None,
         "final_norm": config.flag("do_layer_norm_before", True)
@@ -131,7 +136,7 @@ def neox_layers(config: Config) -> list[LayerGroup]:
     traits = Traits(norm="layer", gated=False, qkv_bias=biased, output_bias=biased, mlp_bias=True)
     return _repeat(config, LayerGroup(
         count=1, mixer=attention(config, traits, 0, 1, kv_heads=config.integer("heads")),
-        ffn=mlp(config, traits, inner_width(config)),
+        ffn=mlp(config, traits, config.integer("width")),
         parallel=config.flag("use_parallel_residual", True)))
 
 
@@ -139,13 +144,35 @@ def phi_layers(config: Config) -> list[LayerGroup]:
     """Phi-1.5 and 2: parallel block with one norm, biases everywhere."""
     heads = config.integer("heads")
     kv_heads = config.optional("kv_heads") or heads
+    if config.flag("qk_layernorm"):
+        raise InputError(f"{config.where}: qk_layernorm: true: a LayerNorm with bias on q and k "
+                         "is not supported")
     return _repeat(config, LayerGroup(
         count=1, mixer=attention(config, BIASED, 0, 1, kv_heads=kv_heads),
-        ffn=mlp(config, BIASED, inner_width(config)), norms=1, parallel=True))
+        ffn=mlp(config, BIASED, config.integer("width")), norms=1, parallel=True))
+
+
+def stablelm_layers(config: Config) -> list[LayerGroup]:
+    """StableLM: one norm where the block is parallel; q and k normed over all their heads."""
+    heads, hidden = config.integer("heads"), config.integer("hidden")
+    if config.found("head_dim") and config.integer("head_dim") * heads != hidden:
+        raise InputError(f"{config.where}: head_dim: {config.raw('head_dim')} is not hidden / "
+                         "heads, the only head size of this family")
+    parallel = config.flag("use_parallel_residual")
+    traits = Traits(norm="layer", qkv_bias="use_qkv_bias",
+                    qk_norm="full" if config.flag("qk_layernorm") else None)
+    return _repeat(config, LayerGroup(
+        count=1, mixer=attention(config, traits, 0, 1),
+        ffn=mlp(config, traits, config.integer("width")), norms=1 if parallel else 2,
+        parallel=parallel))
 
 
 def _alibi(block: Config | None, config: Config) -> bool:
-    return config.flag("alibi") if block is None else block.flag("alibi")
+    holder = config if block is None or config.found("alibi") else block
+    if holder.found("alibi"):
+        return holder.flag("alibi")
+    config.note("attn_config.alibi: not in the file, true is the default of MptAttentionConfig")
+    return True
 
 
 def mpt_layers(config: Config) -> list[LayerGroup]:

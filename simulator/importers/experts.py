@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.importers.reader import Config
+from simulator.errors import InputError
+from simulator.importers.reader import Config, short
 from simulator.specs.model import Moe
 
 
@@ -29,17 +30,36 @@ def qwen(config: Config, index: int, layers: int) -> Moe | None:
     step = config.integer("decoder_sparse_step", 1)
     if index in dense_only or (index + 1) % step:
         return None
-    shared = config.integer("shared_width", 0, "no shared expert", least=0)
+    has_shared = "shared_width" in config.defaults
+    shared = config.integer("shared_width", least=0) if has_shared else 0
     return Moe(experts=config.integer("experts"), top_k=config.integer("top_k"),
                width=config.integer("expert_width"), shared_width=shared, shared_gate=shared > 0)
 
 
+def _is_sparse(config: Config, kind: object) -> bool:
+    if kind not in ("sparse", "dense"):
+        raise InputError(f"{config.where}: mlp_layer_types: {short(kind)} is neither 'sparse' "
+                         "nor 'dense'")
+    return kind == "sparse"
+
+
+def shared_count(config: Config) -> int:
+    """Shared experts as a count; null means none, whatever the class default is."""
+    if config.has_null("shared_experts") and config.found("shared_experts") is None:
+        return 0
+    return config.integer("shared_experts", least=0)
+
+
 def _after_dense(config: Config, index: int, layers: int) -> bool:
-    first = config.integer("first_k_dense_replace", 0, least=0)
-    pattern = config.data.get("moe_layer_freq")
-    if isinstance(pattern, list):
+    kinds = config.layer_list("mlp_layer_types", layers)
+    found = config.found("moe_layer_freq")
+    if kinds is not None or (found is not None and isinstance(found[1], list)):
+        config.unused("first_k_dense_replace", "moe_layer_freq")
+        if kinds is not None:
+            return _is_sparse(config, kinds[index])
         values = config.layer_list("moe_layer_freq", layers)
         return values is None or bool(values[index])
+    first = config.integer("first_k_dense_replace", least=0)
     step = config.integer("moe_layer_freq", 1)
     return index >= first and index % step == 0
 
@@ -49,9 +69,8 @@ def deepseek(config: Config, index: int, layers: int) -> Moe | None:
     if not _after_dense(config, index, layers):
         return None
     width = config.integer("expert_width")
-    shared = config.integer("shared_experts", 0, "no shared expert", least=0)
     return Moe(experts=config.integer("experts"), top_k=config.integer("top_k"), width=width,
-               shared_width=shared * width)
+               shared_width=shared_count(config) * width)
 
 
 def llama4(config: Config, index: int, layers: int) -> Moe | None:
@@ -72,7 +91,8 @@ def hunyuan(config: Config, index: int, layers: int) -> Moe | None:
         return None
     width = config.per_layer("expert_width", index, layers) or config.integer("width")
     top_k = config.per_layer("top_k", index, layers) or config.integer("top_k")
-    shared = config.per_layer("shared_experts", index, layers, least=0) or 0
+    shared = config.per_layer("shared_experts", index, layers, least=0)
+    shared = shared_count(config) if shared is None else shared
     return Moe(experts=experts, top_k=top_k, width=width, shared_width=shared * width)
 
 
@@ -95,15 +115,17 @@ def granite(config: Config, index: int, layers: int) -> Moe:
 
 def ernie(config: Config, index: int, layers: int) -> Moe | None:
     """ERNIE 4.5: experts between two layer indices, at an interval."""
+    if config.flag("use_bias"):
+        raise InputError(f"{config.where}: use_bias: true has no verified layout in this family")
     start = config.integer("moe_layer_start_index", 0, least=0)
-    end = config.integer("moe_layer_end_index", layers - 1)
+    end = config.integer("moe_layer_end_index", layers - 1, least=-1)
+    end = layers - 1 if end == -1 else end
     step = config.integer("moe_layer_interval", 1)
     if not start <= index <= end or (index + 1) % step:
         return None
     width = config.integer("expert_width")
-    shared = config.integer("shared_experts", 0, "no shared expert", least=0)
     return Moe(experts=config.integer("experts"), top_k=config.integer("top_k"), width=width,
-               shared_width=shared * width)
+               shared_width=shared_count(config) * width, router_bias=True)
 
 
 def grok(config: Config, index: int, layers: int) -> Moe:

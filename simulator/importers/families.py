@@ -105,8 +105,6 @@ _DENSE: dict[str, Family] = {
         qkv_bias="attention_bias", output_bias="attention_bias"), tied=True, positions=8192,
         sliding_window_pattern=4, window=4096),
     "phi3": _row("Phi3Config", Traits(windows="all"), positions=4096),
-    "stablelm": _row("StableLmConfig", Traits(norm="layer", qkv_bias="use_qkv_bias"),
-                     positions=4096),
     "starcoder2": _row("Starcoder2Config", Traits(
         norm="layer", gated=False, windows="all", qkv_bias="use_bias", output_bias="use_bias",
         mlp_bias="use_bias"), tied=True, use_bias=True, kv_heads=2, positions=4096),
@@ -147,11 +145,12 @@ _SPARSE: dict[str, Family] = {
     "phimoe": _row("PhimoeConfig", Traits(
         norm="layer", windows="all", qkv_bias="attention_bias", output_bias="attention_bias",
         head_bias="lm_head_bias", experts=experts.in_all_layers), positions=131072),
-    "olmoe": _row("OlmoeConfig", Traits(qk_norm="full", experts=experts.in_all_layers),
+    "olmoe": _row("OlmoeConfig", Traits(qk_norm="full", experts=experts.in_all_layers,
+                                        qkv_bias="attention_bias", output_bias="attention_bias"),
                   positions=4096),
-    "qwen2_moe": _row("Qwen2MoeConfig", Traits(qkv_bias=True, windows="switched",
+    "qwen2_moe": _row("Qwen2MoeConfig", Traits(qkv_bias="qkv_bias", windows="switched",
                                                experts=experts.qwen),
-                      **{**_QWEN, "shared_width": 5632}),
+                      **{**_QWEN, "qkv_bias": True}),
     "qwen3_moe": _row("Qwen3MoeConfig", Traits(
         qkv_bias="attention_bias", output_bias="attention_bias", qk_norm="head",
         windows="switched", experts=experts.qwen), **_QWEN),
@@ -160,12 +159,13 @@ _SPARSE: dict[str, Family] = {
         head_dim=64, kv_heads=8, window=128, positions=131072),
     "deepseek": _row("DeepseekConfig", Traits(
         experts=experts.deepseek, qkv_bias="attention_bias", output_bias="attention_bias"),
-        positions=2048),
+        positions=2048, first_k_dense_replace=0, moe_layer_freq=1, shared_experts=0),
     "glm4_moe": _row("Glm4MoeConfig", Traits(
         experts=experts.deepseek, qkv_bias="attention_bias", qk_norm="head",
         qk_norm_key="use_qk_norm"), mtp=latent.mtp_layers, head_dim=128, positions=131072),
-    "dots1": _row("Dots1Config", Traits(experts=experts.deepseek, qk_norm="head",
-                                        qkv_bias="attention_bias"), positions=2048),
+    "dots1": _row("Dots1Config", Traits(
+        experts=experts.deepseek, qk_norm="head", qkv_bias="attention_bias",
+        output_bias="attention_bias"), positions=2048, shared_experts=0),
     "minimax_m2": _row("MiniMaxM2Config", Traits(
         experts=experts.in_all_layers, qk_norm="full", qk_norm_key="use_qk_norm"),
         use_qk_norm=True, positions=196608),
@@ -180,7 +180,7 @@ _SPARSE: dict[str, Family] = {
         tied=True, positions=131072),
     "hunyuan_v1_moe": _row("HunYuanMoEV1Config", Traits(
         qk_norm="head", qkv_bias="attention_bias", output_bias="attention_bias",
-        experts=experts.hunyuan), positions=2048),
+        experts=experts.hunyuan), positions=2048, shared_experts=1),
     "grok-1": _row("Grok-1 run.py", Traits(norms=4, experts=experts.grok), tied=True,
                    positions=8192),
     "llama4_text": Family(
@@ -189,7 +189,8 @@ _SPARSE: dict[str, Family] = {
                   "intermediate_size_mlp": 16384, "interleave_moe_layer_step": 1,
                   "attention_chunk_size": 8192}),
     "mimo_v2_flash": Family("MiMoV2FlashConfig", mixed.mimo_layers,
-                            defaults={"positions": 262144}),
+                            defaults={"first_k_dense_replace": 1, "swa_num_key_value_heads": 8,
+                                      "add_swa_attention_sink_bias": True}),
     "dbrx": Family("DbrxConfig", classic.dbrx_layers, "layer-no-bias",
                    defaults={"positions": 2048}),
 }  # fmt: skip
@@ -201,7 +202,7 @@ _LATENT_FAMILIES: dict[str, Family] = {
     "deepseek_v3": _latent("DeepseekV3Config"),
     "deepseek_v32": _latent("DeepseekV32Config"),
     "kimi_k2": _latent("DeepseekV3Config"),
-    "glm4_moe_lite": _latent("Glm4MoeLiteConfig"),
+    "glm4_moe_lite": _latent("Glm4MoeLiteConfig", defaults={"first_k_dense_replace": 1}),
     "glm_moe_dsa": _latent("GlmMoeDsaConfig", defaults={**_LATENT, "positions": 202752}),
     "minicpm3": Family("MiniCPM3Config", latent.dense_latent_layers,
                        defaults={"tied": True, "positions": 32768}),
@@ -258,6 +259,7 @@ _CLASSIC: dict[str, Family] = {
         **_TIED, "multi_query": True, "parallel_attn": True, "positions": 2048}),
     "mpt": Family("MptConfig", classic.mpt_layers, "layer-no-bias",
                   {**_TIED, "positions": 2048}, frame=classic.mpt_frame),
+    "stablelm": Family("StableLmConfig", classic.stablelm_layers, "layer"),
     "phi": Family("PhiConfig", classic.phi_layers, "layer", {"positions": 2048}, head_bias=True),
     "chatglm": Family("ChatGLMConfig", classic.chatglm_layers, defaults={"positions": 2048}),
     "qwen": Family("QWenConfig", classic.qwen1_layers, defaults={"positions": 8192}),

@@ -11,12 +11,21 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.importers.keys import ALIASES, ARCHITECTURAL, KNOWN, nearest_known
-from simulator.importers.reader import Config
+from simulator.importers.reader import Config, short
 
 # Keys that a class has, or that its public files carry, and that no count depends on.
-_ANYWHERE: frozenset[str] = frozenset((
-))  # fmt: skip
+_ANYWHERE = frozenset(("rotary_dim", "add_bias_linear"))
+_MOE = frozenset(("intermediate_size",))
 UNUSED: dict[str, frozenset[str]] = {
+    # Experts on every layer: the width of a dense MLP that no layer has.
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text",
+                     "hunyuan_v1_moe"), _MOE),
+    # One block a layer; the rank of Mamba-1 and the count beside the shared width say nothing.
+    "nemotron_h": _MOE | {"time_step_rank", "n_shared_experts"},
+    # The head size of the rotary part or of q and k, beside the sizes of latent attention.
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
+                     "glm_moe_dsa", "kimi_k2", "minicpm3"), frozenset(("head_dim",))),
+    "mimo_v2_flash": frozenset(("attention_chunk_size",)),
 }  # fmt: skip
 
 _CANONICAL = {key: name for name, keys in ALIASES.items() for key in keys}
@@ -32,11 +41,6 @@ def _harmless(config: Config, key: str, value: Any) -> bool:
     return default is not None and bool(value == default)
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def refuse_foreign(config: Config, kind: str) -> None:
     """Refuse keys of other architectures, and unknown keys that seem to be renamed ones."""
     unused = _ANYWHERE | UNUSED.get(kind, frozenset())
@@ -45,7 +49,7 @@ def refuse_foreign(config: Config, kind: str) -> None:
             continue
         if key in ARCHITECTURAL:
             raise InputError(
-                f"{config.where}: {key}: {_short(value)} has no meaning in the family '{kind}'; "
+                f"{config.where}: {key}: {short(value)} has no meaning in the family '{kind}'; "
                 "remove it, name the right model_type, or describe the model in a YAML file")
         if key not in KNOWN and not isinstance(value, dict | str):
             _refuse_renamed(config, key, value)
@@ -58,6 +62,6 @@ def _refuse_renamed(config: Config, key: str, value: Any) -> None:
         return
     name = _CANONICAL.get(close, close)
     if name in config.asked and config.found(name) is None:
-        raise InputError(f"{config.where}: unknown key '{key}' = {_short(value)} looks like "
+        raise InputError(f"{config.where}: unknown key '{key}' = {short(value)} looks like "
                          f"'{close}', which is missing; rename or remove it")
-    config.note(f"unknown key '{key}' = {_short(value)} was ignored; it looks like '{close}'")
+    config.note(f"unknown key '{key}' = {short(value)} was ignored; it looks like '{close}'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.importers import experts
 from simulator.importers.reader import Config
-from simulator.importers.standard import Traits, feed_forward
+from simulator.importers.standard import Traits, feed_forward, layer_kind
 from simulator.specs.model import Extra, Indexer, LayerGroup, Mla, Moe
 
 DENSE = Traits()
@@ -14,26 +14,33 @@ SPARSE = Traits(experts=experts.deepseek)
 def latent_attention(config: Config) -> Mla:
     """Latent attention, with the index of sparse attention where the file has one."""
     indexer = None
-    if config.found("index_head_dim") or config.found("index_n_heads"):
+    if (config.found("index_head_dim") or config.found("index_n_heads")
+            or "index_head_dim" in config.defaults):
         indexer = Indexer(heads=config.integer("index_n_heads"),
                           head_dim=config.integer("index_head_dim"),
                           top_k=config.integer("index_topk"))
     biased = config.flag("attention_bias")
     heads = config.integer("heads")
-    value_dim = config.integer("v_head_dim", config.integer("hidden") // heads, "hidden / heads")
+    value_dim = config.optional("v_head_dim")
+    if value_dim is None and config.origin == "MiniCPM3Config":
+        value_dim = config.integer("hidden") // heads
+        config.note(f"v_head_dim: missing, hidden / heads = {value_dim} (rule of the class)")
     if config.found("kv_heads"):
         config.note(f"{config.key('kv_heads')}: not used, latent attention caches "
                     "kv_lora_rank + qk_rope_head_dim values a token")
     return Mla(
         heads=heads, q_rank=config.optional("q_lora_rank"),
         kv_rank=config.integer("kv_lora_rank"), nope_dim=config.integer("qk_nope_head_dim"),
-        rope_dim=config.integer("qk_rope_head_dim"), value_dim=value_dim,
+        rope_dim=config.integer("qk_rope_head_dim"),
+        value_dim=config.integer("v_head_dim") if value_dim is None else value_dim,
         qkv_bias=biased, output_bias=biased, indexer=indexer)  # fmt: skip
 
 
 def latent_layers(config: Config, traits: Traits) -> list[LayerGroup]:
     """One group a layer."""
     layers = config.layers()
+    for index in range(layers):
+        layer_kind(config, index, layers, ("full", "indexed"))
     mixer = latent_attention(config)
     return [LayerGroup(count=1, mixer=mixer, ffn=feed_forward(config, traits, i, layers))
             for i in range(layers)]

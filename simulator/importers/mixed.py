@@ -8,13 +8,20 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.importers import experts
 from simulator.importers.reader import Config
-from simulator.importers.standard import Traits, attention, feed_forward, is_sliding, mlp
+from simulator.importers.standard import (
+    Traits,
+    attention,
+    feed_forward,
+    is_sliding,
+    layer_kind,
+    mlp,
+)
 from simulator.specs.model import Attention, Dense, Extra, FeedForward, LayerGroup, Moe
 
 
 def llama4_layers(config: Config) -> list[LayerGroup]:
     """Llama 4: chunked attention on the layers with RoPE, experts on every n-th layer."""
-    traits = Traits(experts=experts.llama4, dense="intermediate_size_mlp")
+    traits = Traits(experts=experts.llama4, dense="intermediate_size_mlp", windows="typed")
     layers, chunk = config.layers(), config.optional("attention_chunk_size")
     listed = config.layer_list("no_rope_layers", layers)
     if listed is None:
@@ -23,8 +30,10 @@ def llama4_layers(config: Config) -> list[LayerGroup]:
     groups = []
     for index in range(layers):
         rope = bool(listed[index]) if listed is not None else (index + 1) % 4 != 0
+        kind = layer_kind(config, index, layers, ("full", "chunked"))
+        local = rope if kind is None else kind == "chunked"
         mixer = attention(config, traits, index, layers, rope=rope, window=None,
-                          chunk=chunk if rope else None)
+                          chunk=chunk if local else None)
         groups.append(LayerGroup(count=1, mixer=mixer,
                                  ffn=feed_forward(config, traits, index, layers)))
     return groups

@@ -20,6 +20,12 @@ MOST_LAYERS = 10_000
 LOOSE = frozenset(("positions", "vocabulary"))
 
 
+def short(value: Any) -> str:
+    """A value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def defaults_of(kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults of a class by canonical name; `own` are those that no field of the class holds."""
     table = CLASS_DEFAULTS.get("deepseek_v3" if kind == "kimi_k2" else kind, {})
@@ -71,6 +77,11 @@ class Config:
         self.read.update(k for k, v in told if v == told[0][1] or name in LOOSE)
         return told[0]
 
+    def unused(self, *names: str) -> None:
+        """Record that the class has these keys and does not use them in this file."""
+        for name in names:
+            self.read.update(ALIASES.get(name, (name,)))
+
     def has_null(self, name: str) -> bool:
         """Whether the file says null, which switches an optional part off."""
         keys = ALIASES.get(name, (name,))
@@ -82,7 +93,7 @@ class Config:
         value = self.defaults[name]
         if value is not None:
             key = ALIASES.get(name, (name,))[0]
-            self.note(f"{key}: not in the file, {_short(value)} is the default of {self.origin}")
+            self.note(f"{key}: not in the file, {short(value)} is the default of {self.origin}")
         return value
 
     def raw(self, name: str) -> Any:
@@ -142,7 +153,7 @@ class Config:
         if value is None:
             return None
         if not isinstance(value, list | tuple):
-            raise InputError(f"{self.where}: {name}: {_short(value)} is not a list")
+            raise InputError(f"{self.where}: {name}: {short(value)} is not a list")
         return value
 
     def per_layer(self, name: str, index: int, layers: int, least: int = 1) -> int | None:
@@ -170,7 +181,7 @@ class Config:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise InputError(f"{self.where}: {name}: {_short(value)} is not a mapping")
+            raise InputError(f"{self.where}: {name}: {short(value)} is not a mapping")
         return Config(value, f"{self.where}: {name}", self.notes, origin=self.origin,
                       nested=self.nested)
 
@@ -192,7 +203,7 @@ class Config:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             hint = ", write it without quotes" if isinstance(value, str) else ""
-            raise InputError(f"{self.where}: {key}: {_short(value)} is not an integer{hint}")
+            raise InputError(f"{self.where}: {key}: {short(value)} is not an integer{hint}")
         if not least <= value <= LARGEST:
             raise InputError(f"{self.where}: {key}: {value} is not between {least} and {LARGEST}")
         return value

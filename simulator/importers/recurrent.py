@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from simulator.errors import InputError
@@ -161,11 +162,12 @@ def gated_delta_layers(config: Config, traits: Traits) -> list[LayerGroup]:
     gate = config.flag("attn_output_gate", True)
     groups = []
     for index in range(layers):
-        kind = layer_kind(config, index, layers)
+        kind = layer_kind(config, index, layers, ("full", "linear"))
         full = kind == "full" if kind else (index + 1) % interval == 0
         groups.append(LayerGroup(
             count=1, ffn=feed_forward(config, traits, index, layers),
-            mixer=attention(config, traits, index, layers, output_gate=gate)
+            mixer=attention(config, replace(traits, windows="typed"), index, layers,
+                            output_gate=gate)
             if full else _linear_mixer(config)))
     return groups
 
@@ -185,11 +187,11 @@ def lfm2_layers(config: Config) -> list[LayerGroup]:
     """LFM2: gated short convolutions, attention with normed q and k on listed layers."""
     layers, ffn = config.layers(), Dense(width=_lfm2_width(config))
     listed = config.listed("full_attn_idxs")
-    traits = Traits(qk_norm="head")
+    traits = Traits(qk_norm="head", windows="typed")
     conv = ShortConv(conv=config.integer("conv"), bias=config.flag("conv_bias"))
     groups = []
     for index in range(layers):
-        kind = layer_kind(config, index, layers)
+        kind = layer_kind(config, index, layers, ("full", "conv"))
         if kind is None and listed is None:
             raise InputError(f"{config.where}: 'layer_types' is missing: which layers are conv?")
         full = kind == "full" if kind else listed is not None and index in listed

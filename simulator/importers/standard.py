@@ -14,7 +14,7 @@ from simulator.errors import InputError
 from simulator.importers.reader import Config
 from simulator.specs.model import NORMS, Attention, Dense, FeedForward, LayerGroup, Moe
 
-Windows = Literal["none", "all", "switched", "even", "pattern"]
+Windows = Literal["none", "all", "switched", "even", "pattern", "typed"]
 Experts = Callable[[Config, int, int], Moe | None]
 Switch = bool | str
 
@@ -24,7 +24,7 @@ class Traits:
     """What tells one family from another; a text names the key that decides.
 
     windows    which layers have the sliding window: none, all, behind a switch, the even ones,
-               or all but every n-th
+               or all but every n-th; typed where the family has read layer_types itself
     full_rope  whether the layers with full attention use RoPE where others have a window
     dense      canonical name of the width of dense layers
     """
@@ -55,11 +55,15 @@ _KINDS = {
     "full_attention": "full", "attention": "full", "global": "full", "global_attention": "full",
     "sliding_attention": "sliding", "sliding_window_attention": "sliding", "local": "sliding",
     "chunked_attention": "chunked", "linear_attention": "linear", "conv": "conv",
+    "indexed_attention": "indexed",
 }  # fmt: skip
 
 
-def layer_kind(config: Config, index: int, layers: int) -> str | None:
-    """Kind that `layer_types` gives a layer, None without the list; unknown kinds are refused."""
+def layer_kind(config: Config, index: int, layers: int,
+               valid: tuple[str, ...]) -> str | None:
+    """Kind that `layer_types` gives a layer, None without the list; kinds that are unknown or
+    that the family does not have are refused.
+    """
     types = config.layer_list("layer_types", layers)
     if types is None:
         return None
@@ -69,6 +73,10 @@ def layer_kind(config: Config, index: int, layers: int) -> str | None:
             f"{config.where}: layer_types[{index}]: unknown attention kind '{types[index]}' "
             f"(known: {', '.join(_KINDS)}); a YAML file with layers of mixer kind attention, "
             "mla, mamba, mamba2, gated_delta or short_conv can describe the model")
+    if kind not in valid:
+        raise InputError(
+            f"{config.where}: layer_types[{index}]: '{types[index]}' is no kind of layer that "
+            f"{config.origin} has (valid: {', '.join(k for k, v in _KINDS.items() if v in valid)})")
     return kind
 
 
@@ -85,17 +93,22 @@ def _by_pattern(config: Config, index: int) -> bool:
 
 def is_sliding(config: Config, rule: Windows, index: int, layers: int) -> bool:
     """Whether a layer has the window: layer_types first, then the family's pattern or rule."""
-    kind = layer_kind(config, index, layers)
+    if rule == "typed":
+        return False
+    off = rule == "switched" and not config.flag("use_sliding_window")
+    if off:
+        config.unused("window", "max_window_layers")
+    kinds = ("full",) if rule == "none" else ("full", "sliding")
+    kind = layer_kind(config, index, layers, kinds)
     if kind is not None:
-        return kind == "sliding"
+        config.unused("sliding_window_pattern", "max_window_layers")
+        return kind == "sliding" and not off
     if rule == "even":
         return index % 2 == 0
     if rule == "pattern":
         return _by_pattern(config, index)
     if rule == "switched":
-        if not config.flag("use_sliding_window"):
-            return False
-        return index >= config.integer("max_window_layers", layers, "no layer has the window", 0)
+        return not off and index >= config.integer("max_window_layers", layers, "no layer has the window", 0)
     return rule == "all"
 
 

@@ -86,10 +86,10 @@ class _Chart(Labelled):
 
     def _build(self, title: str | None, keyed: bool) -> tuple[Figure, bool]:
         """Frame, roofs, markers, then labels."""
-        levels = max(len({r.precision for r in self.roofs[n]}) for n in self.names)
         figure, axes = frame(self.theme, title or self.message(), self.subtitle(),
                              self.key(keyed),
-                             height=4.8 + (0.3 if not self.several and levels > 1 else 0.0))
+                             height=4.8 + (0.165 * len(self.names) if keyed else 0.0)
+                             + (0.2 if self.stacked else 0.0))
         self.axes = axes[0]
         self._limits()
         for name in self.names:
@@ -97,6 +97,8 @@ class _Chart(Labelled):
         self._ridges()
         self._markers()
         self._trajectories()
+        if self.stacked:
+            self._name_peaks()
         settle(figure)
         return figure, self._labels(keyed)
 

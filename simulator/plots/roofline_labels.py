@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from simulator.plots.labels import Labels
-from simulator.plots.roofline_data import PHASES
+from simulator.plots.roofline_data import PHASES, power
 from simulator.plots.roofline_words import Words
 from simulator.plots.style import count, grouped, halo
 from simulator.units import format_bandwidth, format_flops, format_number
@@ -34,6 +34,23 @@ class Labelled(Words):
         """The context path has a colour of its own where one device is drawn."""
         return self.theme.chips[3] if series == "context path" and not self.several else (
             self.colors[name])
+
+    @property
+    def stacked(self) -> bool:
+        """Whether several precisions are drawn, too close for words between their lines."""
+        return not self.several and len({r.precision for r in self.roofs[self.names[0]]}) > 1
+
+    def _name_peaks(self) -> None:
+        """Peaks of several precisions at the right ends of their lines, outside the axes."""
+        main, place = self.main(self.names[0]), 0.0
+        apart = 10 ** (0.052 * np.log10(self.top / self.bottom))    # a line of text
+        own = {r.peak: r for r in self.roofs[self.names[0]] if r.level == main.level}
+        for peak, roof in sorted(own.items()):
+            place = max(peak, place * apart)
+            self.axes.text(1.012, place, f"{power(peak)} {roof.precision}", va="center", ha="left",
+                           transform=self.axes.get_yaxis_transform(), clip_on=False,
+                           color=self.theme.foreground if roof is main else self.theme.muted,
+                           fontweight="bold" if roof is main else "normal")
 
     def _labels(self, keyed: bool) -> bool:
         """All labels; False where a device got no name."""
@@ -81,9 +98,10 @@ class Labelled(Words):
                 f"{r.level} {format_bandwidth(r.bandwidth)} ceiling")
             peak = f"{format_flops(r.peak)} {r.precision}" if self.several else (
                 f"{format_flops(r.peak)} {r.precision} ceiling")
-            for text, x, key, prefer, bold in (
-                    (memory, slope, "bandwidth", 0.30, self.several),
-                    (peak, flat, "peak", 0.97, False)):
+            ends = [(memory, slope, "bandwidth", 0.30, self.several)]
+            if not self.stacked:
+                ends.append((peak, flat, "peak", 0.97, False))
+            for text, x, key, prefer, bold in ends:
                 y = r.expected(x) if below[key] else r.ceiling(x)
                 named &= put.along(text, x, y, color, bold=bold, prefer=prefer,
                                    above=not below[key], must=not self.several)
@@ -92,12 +110,7 @@ class Labelled(Words):
             put.along("expected", flat, r.expected(flat), color, prefer=0.3, above=False)
             top = max(roof.peak for roof in self.roofs[name])
             for roof in self.roofs[name][1:]:
-                if roof.level == r.level:
-                    span = np.array([roof.ridge, self.right])
-                    put.along(f"{format_flops(roof.peak)} {roof.precision}", span,
-                              [roof.peak] * 2, self.theme.muted, prefer=0.95, above=True,
-                              must=True)
-                elif roof.precision == r.precision:
+                if roof.level != r.level and roof.precision == r.precision:
                     span = own[roof.bandwidth * own <= top]
                     put.along(f"{roof.level} {format_bandwidth(roof.bandwidth)}", span,
                               roof.bandwidth * span, self.theme.muted, prefer=0.4, above=True,

@@ -145,8 +145,9 @@ def on(color: str) -> str:
 
 def faded(color: str, theme: Theme) -> str:
     """`color` let halfway into the background: what does not fit."""
-    pairs = zip(to_rgb(color), to_rgb(theme.background), strict=True)
-    return str(to_hex([0.55 * a + 0.45 * b for a, b in pairs]))
+    r, g, b = (0.55 * x + 0.45 * y
+               for x, y in zip(to_rgb(color), to_rgb(theme.background), strict=True))
+    return str(to_hex((r, g, b)))
 
 
 def halo(theme: Theme) -> list[Any]:

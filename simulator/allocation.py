@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.arrays import Array, larger, largest, present, smaller
-from simulator.deployment import Deployment
+from simulator.deployment import Deployment, once
 from simulator.formats import number_format
 from simulator.kv_cache import mixer_convolution, mixer_kv_elements, mixer_state_elements
 from simulator.layers import attention_limits, kv_heads_per_rank
@@ -66,6 +66,7 @@ def window_of(group: LayerGroup) -> float | None:
     return None if isinstance(group.mixer, Mla) else attention_limits(group)
 
 
+@once
 def cache_classes(d: Deployment) -> list[CacheClass]:
     """Layers that cache, merged by window and size, the smallest window first."""
     scale = d.kv_format.bytes / d.parallelism.cp
@@ -84,6 +85,7 @@ def cache_classes(d: Deployment) -> list[CacheClass]:
                   key=lambda c: math.inf if c.window is None else float(np.max(c.window)))
 
 
+@once
 def kv_bytes_per_token(d: Deployment) -> float:
     """Growing part of the cache of one token on one rank, below every window; drafts included."""
     own = sum(c.layers * c.bytes_per_token for c in cache_classes(d))
@@ -112,6 +114,7 @@ def _state_layers(d: Deployment) -> list[Array]:
     return [g.count if p == 1 else np.ceil(g.count / p) for g in d.model.layers]
 
 
+@once
 def fixed_state_bytes(d: Deployment) -> Array:
     """Recurrent state of one sequence on one rank [bytes]."""
     own = sum(state_bytes_per_layer(d, g) * n
@@ -119,6 +122,7 @@ def fixed_state_bytes(d: Deployment) -> Array:
     return own if d.draft is None else own + fixed_state_bytes(d.draft)
 
 
+@once
 def block_of(d: Deployment) -> int:
     """Tokens a block; the kernels of latent attention may ask for larger ones."""
     latent = any(isinstance(g.mixer, Mla) for g in d.model.layers)

@@ -29,6 +29,8 @@ def smaller(*values: Array) -> Array:
 
 
 def _larger(a: Array, b: Array) -> Array:
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return max(a, b)
     return max(a, b) if np.ndim(a) == np.ndim(b) == 0 else np.maximum(a, b)
 
 
@@ -38,4 +40,6 @@ def _smaller(a: Array, b: Array) -> Array:
 
 def present(value: Array) -> bool:
     """Whether a count is there at all: not None and not 0 everywhere."""
+    if isinstance(value, int | float):
+        return value != 0
     return value is not None and bool(np.any(np.asarray(value) != 0))

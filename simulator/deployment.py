@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,22 @@ class Workload:
     batch: Array = 1
     input: Array = 1024
     output: Array = 256
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def once(function: F) -> F:
+    """Work out what depends on a deployment alone once for each, since an estimate asks often."""
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @wraps(function)
+    def kept(d: Deployment) -> Any:
+        if name not in d.memo:
+            d.memo[name] = function(d)
+        return d.memo[name]
+
+    return kept  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,7 @@ class Deployment:
     speculation: Speculation | None = None
     chunk: int | None = None
     expert_skew: Array = 1.0
+    memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, model: str, hardware: str, engine: str = "vllm", **rest: Any) -> Deployment:

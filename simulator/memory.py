@@ -21,7 +21,7 @@ from simulator.allocation import (
     pool,
 )
 from simulator.arrays import Array, larger
-from simulator.deployment import Deployment
+from simulator.deployment import Deployment, once
 from simulator.layers import Shares, kv_heads_per_rank, sum_of
 from simulator.offload import Far, Offload
 from simulator.parameters import Tensor, edge_tensors, group_tensors
@@ -142,12 +142,14 @@ def _widest(model: Model, p: Parallelism) -> Array:
     return larger(*widths)
 
 
+@once
 def activation_bytes_per_token(d: Deployment) -> Array:
     """Peak activations a token of a pass: residual stream, its norm, and the widest layer part."""
     values = 2.0 * d.model.hidden + _widest(d.model, d.parallelism)
     return values * d.activation_format.bytes
 
 
+@once
 def logits_bytes_per_sequence(d: Deployment) -> float:
     """FP32 logits of one sequence, gathered on every rank for sampling."""
     return 4.0 * d.model.head_rows * d.verified
@@ -340,6 +342,8 @@ def _context_below(d: Deployment, space: Array, kv: float, act: float, local: Ar
     budget = d.batched_tokens
     if budget is None:
         return _bisected(d, space, kv, act, local, output, state)
+    if not np.any(space > 0):
+        return 0.0 * (space + local + output)
     largest_pass = (activation_bytes_per_token(d) * np.maximum(budget, local)
                     + logits_bytes_per_sequence(d) * local)
     found = longest_context(d, (space - act * largest_pass) / (kv * local) - state)

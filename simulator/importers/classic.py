@@ -147,9 +147,12 @@ def phi_layers(config: Config) -> list[LayerGroup]:
     if config.flag("qk_layernorm"):
         raise InputError(f"{config.where}: qk_layernorm: true: a LayerNorm with bias on q and k "
                          "is not supported")
+    # Microsoft's own class (phi-msft, GPT-2's spellings) has null for 4 x hidden.
+    early = config.key("hidden") == "n_embd" or config.has_null("width")
+    width = inner_width(config) if early else config.integer("width")
     return _repeat(config, LayerGroup(
         count=1, mixer=attention(config, BIASED, 0, 1, kv_heads=kv_heads),
-        ffn=mlp(config, BIASED, config.integer("width")), norms=1, parallel=True))
+        ffn=mlp(config, BIASED, width), norms=1, parallel=True))
 
 
 def stablelm_layers(config: Config) -> list[LayerGroup]:

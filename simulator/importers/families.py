@@ -213,11 +213,13 @@ _QWEN_NEXT = Traits(qk_norm="head", experts=experts.qwen, qkv_bias="attention_bi
 _QWEN_DENSE = Traits(qk_norm="head", qkv_bias="attention_bias", output_bias="attention_bias")
 _STATE = {"state": 16, "conv": 4, "expand": 2, "positions": 1048576}
 _RECURRENT: dict[str, Family] = {
-    "mamba": Family("MambaConfig", recurrent.mamba_layers, defaults={**_STATE, "tied": True}),
+    "mamba": Family("MambaConfig", recurrent.mamba_layers, defaults={**_STATE, "tied": True},
+                    frame=recurrent.padded_vocabulary),
     "falcon_mamba": Family("FalconMambaConfig", recurrent.mamba_layers,
                            defaults={**_STATE, "tied": True}),
     "mamba2": Family("Mamba2Config", recurrent.mamba2_layers,
-                     defaults={**_STATE, "state": 128, "groups": 8}),
+                     defaults={**_STATE, "state": 128, "groups": 8},
+                     frame=recurrent.padded_vocabulary),
     "jamba": Family("JambaConfig", recurrent.jamba_layers, defaults={
         **_STATE, "attn_layer_period": 8, "attn_layer_offset": 4, "expert_layer_period": 2,
         "expert_layer_offset": 1, "positions": 262144}),
@@ -226,7 +228,7 @@ _RECURRENT: dict[str, Family] = {
     "zamba2": Family("Zamba2Config", recurrent.zamba2_layers, defaults={
         "tied": True, "state": 64, "conv": 4, "groups": 1, "expand": 2, "positions": 4096}),
     "lfm2": Family("Lfm2Config", recurrent.lfm2_layers, defaults={
-        "tied": True, "conv": 3, "positions": 128000}),
+        "tied": True, "conv": 3, "positions": 128000}, frame=recurrent.lfm2_frame),
     "plamo2": Family("Plamo2Config", recurrent.plamo2_layers, defaults={
         "tied": True, "head_dim": 128, "window": 2048, "state": 64, "conv": 4, "mamba_step": 2,
         "positions": 10485760}),

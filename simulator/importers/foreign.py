@@ -21,22 +21,32 @@ UNUSED: dict[str, frozenset[str]] = {
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text",
                      "hunyuan_v1_moe"), _MOE),
     # One block a layer; the rank of Mamba-1 and the count beside the shared width say nothing.
-    "nemotron_h": _MOE | {"time_step_rank", "n_shared_experts"},
+    "nemotron_h": _MOE | {"time_step_rank", "n_shared_experts", "mtp_hybrid_override_pattern",
+                          "mtp_layers_block_type"},
     # The head size of the rotary part or of q and k, beside the sizes of latent attention.
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
                      "glm_moe_dsa", "kimi_k2", "minicpm3"), frozenset(("head_dim",))),
     "mimo_v2_flash": frozenset(("attention_chunk_size",)),
+    "zamba2": frozenset(("hybrid_layer_ids",)),
+}  # fmt: skip
+# Values that only repeat what the class does anyway.
+SAME_AS_CLASS: dict[str, dict[str, Any]] = {
+    "minimax_m2": {"qk_norm_type": "per_layer"},
+    **dict.fromkeys(("qwen3", "qwen3_moe", "hunyuan_v1_moe", "hunyuan_v1_dense", "dots1"),
+                    {"use_qk_norm": True}),
 }  # fmt: skip
 
 _CANONICAL = {key: name for name, keys in ALIASES.items() for key in keys}
 
 
-def _harmless(config: Config, key: str, value: Any) -> bool:
+def _harmless(config: Config, kind: str, key: str, value: Any) -> bool:
     """Null, false, zero and empty switch a part off; a class default changes nothing."""
     if value is None or value is False or value in (0, -1, "", [], {}):
         return True
     if key == "layer_types" and isinstance(value, list):
         return {str(v) for v in value} <= {"full_attention"}
+    if SAME_AS_CLASS.get(kind, {}).get(key) == value:
+        return True
     default = config.defaults.get(key, config.defaults.get(_CANONICAL.get(key, key)))
     return default is not None and bool(value == default)
 
@@ -45,7 +55,7 @@ def refuse_foreign(config: Config, kind: str) -> None:
     """Refuse keys of other architectures, and unknown keys that seem to be renamed ones."""
     unused = _ANYWHERE | UNUSED.get(kind, frozenset())
     for key, value in config.data.items():
-        if key in config.read or key in unused or _harmless(config, key, value):
+        if key in config.read or key in unused or _harmless(config, kind, key, value):
             continue
         if key in ARCHITECTURAL:
             raise InputError(

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import msgspec
 from simulator.errors import InputError, nearest
 from simulator.formats import number_format
 from simulator.importers.families import BY_ARCHITECTURE, FAMILIES, REFUSED, SAME, Family
+from simulator.importers.original import original_mamba
 from simulator.importers.quantisation import (
     Quantisation,
     formats_of,
@@ -48,6 +50,16 @@ class Imported:
     notes: tuple[str, ...]
 
 
+def _once(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping with every key once: of two values, readers would take one or the other."""
+    data: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in data:
+            raise InputError(f"{where}: '{key[:60]}' stands twice in one mapping")
+        data[key] = value
+    return data
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file."""
     try:
@@ -61,7 +73,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if not text.strip():
         raise InputError(f"{path}: is empty")
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=partial(_once, str(path)))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: is not JSON: {error.msg} in line {error.lineno}") from None
     except (RecursionError, ValueError):
@@ -77,7 +89,11 @@ def text_block(data: Mapping[str, Any], where: str) -> tuple[list[Mapping[str, A
     chain: list[Mapping[str, Any]] = [data]
     place = where
     while True:
-        key = next((k for k in TEXT_BLOCKS if isinstance(chain[-1].get(k), dict)), None)
+        found = [k for k in TEXT_BLOCKS if isinstance(chain[-1].get(k), dict)]
+        if len(found) > 1:
+            raise InputError(f"{place}: '{found[0]}' and '{found[1]}' are both there: which one "
+                             "is the language model?")
+        key = found[0] if found else None
         if key is None or len(chain) > 8:
             return chain, place
         chain.append(chain[-1][key])
@@ -233,6 +249,7 @@ def name_of(data: Mapping[str, Any], path: Path | None, kind: str) -> str:
 def import_data(data: Mapping[str, Any], where: str, path: Path | None = None) -> Imported:
     """Model of a configuration's mapping; `where` names it in messages."""
     notes: list[str] = []
+    data = original_mamba(data, where, notes) or data
     chain, place = text_block(data, where)
     kind = model_type_of(chain, place, notes)
     family = family_of(kind, place, notes)

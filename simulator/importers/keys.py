@@ -29,6 +29,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "share_expert_dim", "shared_intermediate_size",
     ),
     "window": ("sliding_window", "sliding_window_size", "window_size", "attention_window_size"),
+    "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
     "tied": ("tie_word_embeddings",),
     "head_dim": ("head_dim", "attention_head_dim", "kv_channels", "hidden_size_per_head"),
     "mtp": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
@@ -71,7 +72,7 @@ expert_dtype quantization quantization_config compression_config text_config llm
 language_config thinker_config model_type architectures use_routing_bias moe_router_bias
 add_bias_linear parallel_attention widening_factor full_attn_idxs mlp_layer_types enable_bias
 layer_norm_elementwise_affine _remove_final_layer_norm add_cross_attention kv_n_heads qk_ln
-attn_type tie_embedding tie_embeddings num_attention_groups block_use_swiglu clip_qkv ssm_cfg
+attn_type tie_embedding tie_embeddings num_attention_groups clip_qkv ssm_cfg
 pad_vocab_size_multiple attn_layer_idx moe_layer_start_index moe_layer_end_index
 moe_layer_interval num_hash_layers sparse_attention_config linear_attn_config
 """
@@ -97,7 +98,7 @@ vision_config audio_config context_window_size prefill_chunk_size
 attention_sink_size no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
 max_length min_length top_k top_p temperature repetition_penalty length_penalty
 encoder_no_repeat_ngram_size is_decoder is_encoder_decoder full_attn_mod interpolate_factor
-block_dim block_norm_eps conv_dim conv_dim_out use_pos_enc hc_mult hc_eps
+block_dim block_norm_eps block_use_swiglu conv_dim conv_dim_out use_pos_enc hc_mult hc_eps
 embedding_multiplier_scale output_multiplier_scale attn_output_multiplier max_attn_value
 mm_tokens_per_image initial_context_length moe_jitter_eps moe_loss_weight
 attention_value_scale z_loss_weight bad_words_ids begin_suppress_tokens

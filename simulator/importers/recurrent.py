@@ -57,6 +57,15 @@ def mamba_layers(config: Config) -> list[LayerGroup]:
     return [LayerGroup(count=config.layers(), mixer=mixer, norms=1)]
 
 
+def padded_vocabulary(config: Config) -> dict[str, Any]:
+    """The original Mamba code rounds the vocabulary up to a multiple that the file names."""
+    rows, step = config.integer("vocabulary"), config.optional("pad_vocab_size_multiple") or 1
+    padded = -(-rows // step) * step
+    if padded != rows:
+        config.note(f"vocab_size: {rows} padded to {padded}, a multiple of {step}")
+    return {"vocabulary": padded}
+
+
 def mamba2_mixer(config: Config, size_key: str = "ssm_head_dim") -> Mamba2:
     """Mamba-2 with heads x head size channels; `expand` is not the width in some files."""
     heads, head_dim = config.integer("ssm_heads"), config.optional(size_key)
@@ -198,6 +207,12 @@ def lfm2_layers(config: Config) -> list[LayerGroup]:
         mixer = attention(config, traits, index, layers) if full else conv
         groups.append(LayerGroup(count=1, mixer=mixer, ffn=ffn))
     return groups
+
+
+def lfm2_frame(config: Config) -> dict[str, Any]:
+    """LFM2's own spelling of tied embeddings wins where a file has it."""
+    return {"tied_embeddings": config.flag("tie_embedding")} if config.found(
+        "tie_embedding") else {}
 
 
 def _adapters(config: Config, width: int) -> int:

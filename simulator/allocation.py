@@ -22,7 +22,8 @@ from simulator.arrays import Array, larger, largest, present, smaller
 from simulator.deployment import Deployment, once
 from simulator.formats import number_format
 from simulator.kv_cache import mixer_convolution, mixer_kv_elements, mixer_state_elements
-from simulator.layers import attention_limits, kv_heads_per_rank
+from simulator.layer_parts import kv_heads_per_rank
+from simulator.layers import attention_limits
 from simulator.specs.model import Attention, LayerGroup, Mla
 from simulator.stages import fullest_stage
 

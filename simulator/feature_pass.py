@@ -14,7 +14,7 @@ from simulator.allocation import cached_prefix
 from simulator.arrays import Array
 from simulator.deployment import Deployment
 from simulator.efficiency import Efficiency
-from simulator.layers import Segment
+from simulator.layer_parts import Segment
 from simulator.operations import Operation
 from simulator.specs.hardware import Hardware
 from simulator.stages import fill_and_drain, slowest_share

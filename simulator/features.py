@@ -10,7 +10,7 @@ from simulator.allocation import block_of, cache_classes, cached_prefix
 from simulator.arrays import Array
 from simulator.deployment import Deployment, Workload
 from simulator.feature_pass import chunk_steps, mixed_steps, reread_tokens
-from simulator.layers import Shares
+from simulator.layer_parts import Shares
 from simulator.memory import per_replica
 from simulator.operations.moe import imbalance
 from simulator.request import Estimate, Figure, estimate, hardware_ends

@@ -22,7 +22,7 @@ from simulator.allocation import (
 )
 from simulator.arrays import Array, larger
 from simulator.deployment import Deployment, once
-from simulator.layers import Shares, kv_heads_per_rank, sum_of
+from simulator.layer_parts import Shares, kv_heads_per_rank, sum_of
 from simulator.offload import Far, Offload
 from simulator.parameters import Tensor, edge_tensors, group_tensors
 from simulator.sharding import Parallelism

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from simulator.arrays import Array
-from simulator.layers import sum_of
+from simulator.layer_parts import sum_of
 from simulator.offload import LINK_EFFICIENCY, Offload, exposed_time, far_parts, near_part
 from simulator.operations import Operation
 from simulator.step import OperationTime, PassTime

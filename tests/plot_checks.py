@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
@@ -92,12 +92,12 @@ def _gap(box: Any, place: Any) -> float:
 
 def _ground(figure: Figure, place: Any) -> Any:
     """Colour behind a point: the bar there, if any, over the background."""
-    color = np.array(to_rgb(figure.get_facecolor()[:3]))
+    color: Any = np.array(to_rgb(figure.get_facecolor()[:3]))
     for axes in figure.axes:
         for bar in axes.patches:
             if isinstance(bar, Rectangle) and bar.get_window_extent().contains(*place):
-                r, g, b, alpha = bar.get_facecolor()
-                color = alpha * np.array([r, g, b]) + (1 - alpha) * color
+                face = np.array(to_rgba(bar.get_facecolor()))
+                color = face[3] * face[:3] + (1 - face[3]) * color
     return tuple(color)
 
 

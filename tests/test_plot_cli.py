@@ -78,10 +78,11 @@ def test_warnings_and_prices(capsys: Any) -> None:
     code, out, err = tokline(capsys, "plot", "cost", MODEL, "h100", "l1400", "--json")
     assert code == 0
     assert "MN-Core L1400 has no price: not drawn" in err
-    assert {r["hardware"] for r in json.loads(out)["data"]} == {"h100"}
+    assert {r["hardware"] for r in json.loads(out)["data"]} == {"h100-sxm5-80gb"}
     code, out, err = tokline(capsys, "plot", "cost", MODEL, "h100", "l1400", "--json",
                              "--price", "2,1")
-    assert {r["hardware"] for r in json.loads(out)["data"]} == {"h100", "mn-core-l1400"}
+    assert {r["hardware"] for r in json.loads(out)["data"]} == {"h100-sxm5-80gb",
+                                                            "mn-core-l1400"}
     assert "no price" not in err
 
 

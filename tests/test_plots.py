@@ -97,7 +97,7 @@ def test_every_series_has_a_name_off_the_data(case: Any) -> None:
     if data["device"].nunique() > 1 and kind not in ("breakdown", "memory"):
         assert unnamed(figure, data["device"].unique()) == []
     if kind == "roofline":
-        said = words(figure)
+        said = words(figure).replace(" | ", " ")
         drawn = data[(data["series"] == "roof") & (data["device"] == data["device"].iloc[0])]
         if len(names.split()) == 1:
             assert all(p in said for p in drawn["precision"])
@@ -110,8 +110,9 @@ def test_undrawn_time_is_said_and_listed() -> None:
     figure, data = plots.roofline(several(MODEL, "4xh100"))
     rows = data[(data["series"] == "operation") & ~data["drawn"] & (data["phase"] == "decode")]
     assert {"host", "network"} <= set(rows["group"])
-    assert f"{rows['share'].sum():.0%} of the decode step is" in words(figure)
-    assert "not on the chart" in words(figure)
+    said = words(figure).replace(" | ", " ")
+    assert f"{rows['share'].sum():.0%} of the decode step is" in said
+    assert "not on the chart" in said
 
 
 def test_headlines_leave_out_what_does_not_fit() -> None:
@@ -124,8 +125,8 @@ def test_headlines_leave_out_what_does_not_fit() -> None:
 def test_cost_leaves_out_what_has_no_price() -> None:
     figure, data = plots.cost(chips("h100", "mn-core-l1400"))
     assert data.attrs["left_out"] == ["MN-Core L1400"]
-    assert "no price: MN-Core L1400" in words(figure)
-    assert data["hardware"].unique().tolist() == ["h100"]
+    assert "no price: MN-Core L1400" in words(figure).replace(" | ", " ")
+    assert data["hardware"].unique().tolist() == ["h100-sxm5-80gb"]
 
 
 @pytest.mark.parametrize("kind", ["roofline", *KINDS])
@@ -263,7 +264,7 @@ def test_pareto_has_one_knee_a_device_and_the_target() -> None:
     assert data.groupby("device")["knee"].sum().tolist() == [1, 1]
     assert len(lines(figure, "knee")) == 2
     assert len(lines(figure, "slo")) == 1
-    assert "target 20.0 ms a token" in words(figure)
+    assert "target 20 ms a token" in words(figure)
 
 
 def test_labels_never_overlap() -> None:

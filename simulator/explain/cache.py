@@ -8,7 +8,8 @@ from simulator.deployment import Deployment
 from simulator.explain.lines import exact, many, row
 from simulator.explain.passes import Pass, kept_tokens, parts_of
 from simulator.kv_cache import mixer_kv_elements
-from simulator.layers import Segment, attention_operations, kv_heads_per_rank
+from simulator.layer_parts import Segment, kv_heads_per_rank
+from simulator.layers import attention_operations
 from simulator.specs.model import Attention, Mla
 from simulator.units import (
     format_decimal_bytes,

@@ -10,7 +10,7 @@ import numpy as np
 from simulator.explain.lines import amount, exact, many, row
 from simulator.explain.passes import Pass, kept_tokens
 from simulator.explain.weights import expert_values, fullest_rank, moes
-from simulator.layers import Shares, sum_of
+from simulator.layer_parts import Shares, sum_of
 from simulator.specs.model import Attention, Mla
 from simulator.step import OperationTime
 from simulator.units import (

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from simulator.explain.lines import exact, row
 from simulator.explain.passes import Pass
-from simulator.layers import sum_of
+from simulator.layer_parts import sum_of
 from simulator.operations import Operation
 from simulator.request import Estimate
 from simulator.specs.hardware import Hardware

@@ -6,7 +6,7 @@ from simulator.deployment import Deployment
 from simulator.explain.lines import amount, exact, many, row
 from simulator.explain.passes import Pass, parts_of
 from simulator.formats import NumberFormat
-from simulator.layers import Shares
+from simulator.layer_parts import Shares
 from simulator.operations.moe import experts_touched, imbalance
 from simulator.parameters import ffn_tensors
 from simulator.specs.model import Moe

@@ -71,7 +71,8 @@ _LATENT = {"q_lora_rank": 1536}
 _MISTRAL = {**_sizes(4096, 14336, 32, 32, 8, 32000, 131072), "window": 4096}
 _MINISTRAL = {**_MISTRAL, "window": None}
 _LINEAR = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
-           "linear_value_head_dim": 128, "conv": 4, "head_dim": 256, "positions": 32768}
+           "linear_value_head_dim": 128, "full_attention_interval": 4,
+           "attn_output_gate": True, "conv": 4, "head_dim": 256, "positions": 32768}
 
 _DENSE: dict[str, Family] = {
     "llama": _row("LlamaConfig", _BIASES, **_LLAMA),
@@ -155,14 +156,15 @@ _SPARSE: dict[str, Family] = {
         qkv_bias="attention_bias", output_bias="attention_bias", qk_norm="head",
         windows="switched", experts=experts.qwen), **_QWEN),
     "gpt_oss": _row("GptOssConfig", Traits(
-        qkv_bias=True, output_bias=True, sinks=True, windows="even", experts=experts.oss),
+        qkv_bias="attention_bias", output_bias="attention_bias", sinks=True, windows="even",
+        experts=experts.oss),
         head_dim=64, kv_heads=8, window=128, positions=131072),
     "deepseek": _row("DeepseekConfig", Traits(
         experts=experts.deepseek, qkv_bias="attention_bias", output_bias="attention_bias"),
         positions=2048, first_k_dense_replace=0, moe_layer_freq=1, shared_experts=0),
     "glm4_moe": _row("Glm4MoeConfig", Traits(
         experts=experts.deepseek, qkv_bias="attention_bias", qk_norm="head",
-        qk_norm_key="use_qk_norm"), mtp=latent.mtp_layers, head_dim=128, positions=131072),
+        qk_norm_key="use_qk_norm"), mtp=latent.mtp_layers, positions=131072),
     "dots1": _row("Dots1Config", Traits(
         experts=experts.deepseek, qk_norm="head", qkv_bias="attention_bias",
         output_bias="attention_bias"), positions=2048, shared_experts=0),

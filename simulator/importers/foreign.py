@@ -15,23 +15,22 @@ from simulator.importers.reader import Config, short
 
 # Keys that a class has, or that its public files carry, and that no count depends on.
 _ANYWHERE = frozenset(("rotary_dim", "add_bias_linear"))
-_MOE = frozenset(("intermediate_size",))
 UNUSED: dict[str, frozenset[str]] = {
-    # Experts on every layer: the width of a dense MLP that no layer has.
-    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text",
-                     "hunyuan_v1_moe"), _MOE),
     # One block a layer; the rank of Mamba-1 and the count beside the shared width say nothing.
-    "nemotron_h": _MOE | {"time_step_rank", "n_shared_experts", "mtp_hybrid_override_pattern",
-                          "mtp_layers_block_type"},
+    "nemotron_h": frozenset(("intermediate_size", "time_step_rank", "n_shared_experts",
+                             "mtp_hybrid_override_pattern", "mtp_layers_block_type")),
     # The head size of the rotary part or of q and k, beside the sizes of latent attention.
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
                      "glm_moe_dsa", "kimi_k2", "minicpm3"), frozenset(("head_dim",))),
     "mimo_v2_flash": frozenset(("attention_chunk_size",)),
+    # Where the residual is taken: no count depends on it.
+    **dict.fromkeys(("bloom", "falcon"),
+                    frozenset(("apply_residual_connection_post_layernorm",))),
     "zamba2": frozenset(("hybrid_layer_ids",)),
 }  # fmt: skip
 # Values that only repeat what the class does anyway.
 SAME_AS_CLASS: dict[str, dict[str, Any]] = {
-    "minimax_m2": {"qk_norm_type": "per_layer"},
+    "minimax_m2": {"qk_norm_type": "per_layer", "use_routing_bias": True},
     **dict.fromkeys(("qwen3", "qwen3_moe", "hunyuan_v1_moe", "hunyuan_v1_dense", "dots1"),
                     {"use_qk_norm": True}),
 }  # fmt: skip

@@ -7,6 +7,7 @@ once; the number formats come from the types and sizes of the tensors themselves
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ _KEYS = {
     "attention.kv_lora_rank": "kv_lora_rank",
 }  # fmt: skip
 
+_ROTARY = "rope_"
 _NAMES = ((r"_norm|^output_norm|\.bias$|sinks", "norm"), (r"^token_embd\.", "embedding"),
           (r"^output\.", "head"), (r"ffn_gate_inp", "router"), (r"_exps\.", "experts"),
           (r"_shexp\.", "shared_experts"), (r"\.attn_", "attention"), (r"\.ffn_", "ffn"),
@@ -50,7 +52,7 @@ _NAMES = ((r"_norm|^output_norm|\.bias$|sinks", "norm"), (r"^token_embd\.", "emb
 
 def class_of(name: str, tied: bool) -> str | None:
     """Class of a tensor's weights; None for tables that hold no parameters."""
-    if name.startswith("rope_"):
+    if name.startswith(_ROTARY):
         return None
     found = next((role for pattern, role in _NAMES if re.search(pattern, name)), "other")
     return "head" if found == "embedding" and tied else found
@@ -112,8 +114,29 @@ def format_name(tensors: Iterable[GgufTensor], elements: float) -> str:
     return f"mix-{sum(t.bytes for t in group) * 8 / elements:.15g}"
 
 
-def formats_from(header: GgufHeader, model: Model, notes: list[str]) -> dict[str, str]:
-    """Format of each class, such that the bytes are those of the tensors."""
+def _odd_tensor(header: GgufHeader) -> str:
+    """The tensor that most blocks have and one lacks, or has in another shape; as a hint."""
+    blocks: dict[str, dict[str, tuple[int, ...]]] = {}
+    for tensor in header.tensors:
+        match = re.fullmatch(r"blk\.(\d+)\.(.+)", tensor.name)
+        if match is not None:
+            blocks.setdefault(match[1], {})[match[2]] = tensor.shape
+    parts = {part for block in blocks.values() for part in block}
+    for part in sorted(parts):
+        shapes = Counter(block.get(part) for block in blocks.values())
+        usual = shapes.most_common(1)[0][0]
+        for number, block in blocks.items():
+            if len(shapes) > 1 and block.get(part) != usual:
+                told = "is missing" if part not in block else f"has shape {block[part]}"
+                return f" (blk.{number}.{part} {told}, in other blocks {usual})"
+    return ""
+
+
+def formats_from(header: GgufHeader, model: Model, notes: list[str],
+                 where: str) -> dict[str, str]:
+    """Format of each class, such that the bytes are those of the tensors; tensors that are not
+    those of the model are an error.
+    """
     by_class: dict[str, list[GgufTensor]] = {}
     for tensor in header.tensors:
         role = class_of(tensor.name, model.tied_embeddings)
@@ -122,36 +145,59 @@ def formats_from(header: GgufHeader, model: Model, notes: list[str]) -> dict[str
     counted: dict[str, float] = {}
     for entry in model_tensors(model):
         counted[entry.role] = counted.get(entry.role, 0.0) + entry.total
-    split = int(header.metadata.get("split.count") or 1) > 1
+    tables = [t for t in header.tensors if t.name.startswith(_ROTARY)]
     formats: dict[str, str] = {}
     for role in FORMAT_CLASSES[1:]:
         tensors, elements = by_class.get(role, []), counted.get(role, 0.0)
         held = sum(t.elements for t in tensors)
-        if held and elements and held != elements:
-            notes.append(f"{role}: the file holds {held} values, the model counts "
-                         f"{elements:.0f}" + (" (one part of a split file)" if split else ""))
-        if held and elements:
-            formats[role] = format_name(tensors, held if split else elements)
+        if held != elements:
+            raise InputError(
+                f"{where}: the tensors contradict the metadata: {role}: {held} values in the "
+                f"file, {elements:.0f} by the metadata{_odd_tensor(header)}")
+        if held and role == "norm" and tables:
+            notes.append("norm: the bytes of the rotary tables are counted with the norms")
+            formats[role] = format_name([*tensors, *tables], elements)
         elif held:
-            notes.append(f"{role}: {held} values in the file are in no part of the model")
+            formats[role] = format_name(tensors, elements)
     default = formats.get("ffn") or formats.get("experts") or formats.get("attention") or "fp16"
     return {"weights": default, **{k: v for k, v in formats.items()
                                    if v != default or k in ("norm", "router", "embedding",
                                                             "head", "other")}}
 
 
+def _kv_heads_by_shape(header: GgufHeader, config: dict[str, Any], where: str) -> list[str]:
+    """KV heads from the key projection where the metadata has none; notes that say so."""
+    key = next((t for t in header.tensors if re.fullmatch(r"blk\.\d+\.attn_k\.weight", t.name)),
+               None)
+    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    if ("num_key_value_heads" in config or key is None or len(key.shape) < 2
+            or not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1):
+        return []
+    size = config.get("head_dim") or hidden // heads
+    if not isinstance(size, int) or size < 1 or key.shape[1] % size:
+        raise InputError(f"{where}: attention.head_count_kv is missing, and {key.name} of shape "
+                         f"{key.shape} is no multiple of the head size {size}")
+    config["num_key_value_heads"] = key.shape[1] // size
+    return [f"attention.head_count_kv: missing, {key.shape[1] // size} by the shape of {key.name}"]
+
+
 def import_gguf(path: Path) -> Imported:
     """Model of a GGUF file's header."""
     header = read_header(path)
+    parts = header.metadata.get("split.count")
+    if isinstance(parts, int) and parts > 1:
+        raise InputError(f"{path}: split.count: one of {parts} parts of a split file; merge them "
+                         "with llama-gguf-split --merge first")
     config = to_config(header, str(path))
     if not header.tensors:
         raise InputError(f"{path}: the GGUF file lists no tensors")
+    first = _kv_heads_by_shape(header, config, str(path))
     imported = import_data({**config, "dtype": "float16"}, str(path))
-    notes = list(imported.notes)
+    notes = [*first, *imported.notes]
     title = header.metadata.get("general.name")
     model = imported.model.replace(
         name=re.sub(r"[^a-z0-9._]+", "-", path.stem.lower()).strip("-") or "model",
         title=title if isinstance(title, str) else None,
         source=Provenance(source=path.name, confidence="inferred"))
-    formats = formats_from(header, model, notes)
+    formats = formats_from(header, model, notes, str(path))
     return Imported(model.replace(formats=formats), tuple(notes))

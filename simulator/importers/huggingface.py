@@ -19,14 +19,16 @@ import msgspec
 from simulator.errors import InputError, nearest
 from simulator.formats import number_format
 from simulator.importers.families import BY_ARCHITECTURE, FAMILIES, REFUSED, SAME, Family
+from simulator.importers.foreign import refuse_foreign
 from simulator.importers.original import original_mamba
 from simulator.importers.quantisation import (
+    METHODS,
     Quantisation,
     formats_of,
     method_of,
+    names_method,
     quantisation_of,
 )
-from simulator.importers.foreign import refuse_foreign
 from simulator.importers.reader import Config, defaults_of
 from simulator.importers.standard import merge
 from simulator.parameters import model_tensors
@@ -183,6 +185,13 @@ def find_quantisation(chain: list[Mapping[str, Any]], folder: Path | None,
             continue
         if not isinstance(block, dict):
             raise InputError(f"{where}: {key}: {block!r} is not a mapping")
+        if key == "quantization" and block.get("bits") and not block.get("quant_method"):
+            block = {**block, "quant_method": "mlx"}
+        elif not names_method(block) and key != "compression_config":
+            if _inherited(chain, "quantization") is not None and key == "quantization_config":
+                continue
+            raise InputError(f"{where}: {key}: no method is named: 'quant_method' is missing "
+                             f"(valid: {', '.join(METHODS)})")
         if block:
             return block, f"{where}: {key}"
     return None if folder is None else side_block(folder)

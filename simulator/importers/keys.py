@@ -123,10 +123,7 @@ _MATTERS = tuple(sorted(_SPELLINGS | frozenset(_USED.split())))
 KNOWN = frozenset((*_MATTERS, *_IGNORED.split()))
 
 # Keys whose value changes the layers of some family; the rest of those above frame the file.
-ARCHITECTURAL = frozenset(_MATTERS) - frozenset("""
-dtype torch_dtype quantization quantization_config compression_config text_config llm_config
-language_config thinker_config model_type architectures expert_dtype
-""".split())
+ARCHITECTURAL = frozenset(_MATTERS) - frozenset(["dtype", "torch_dtype", "quantization", "quantization_config", "compression_config", "text_config", "llm_config", "language_config", "thinker_config", "model_type", "architectures", "expert_dtype"])
 
 _SAME_PARTS = 0.78
 

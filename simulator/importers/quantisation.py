@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.errors import InputError, nearest
@@ -46,6 +46,7 @@ class Quantisation:
     head: str | None = None
     embedding: str | None = None
     only: tuple[str, ...] | None = None
+    by_role: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -130,14 +131,14 @@ def _grouped(bits: int, group: int | None, zeros: int) -> tuple[str, list[str]]:
     return f"int{bits}-g{group}" + (f"-z{zeros}" if zeros else ""), []
 
 
-def _awq(block: Block, where: str) -> Quantisation:
+def _awq(block: Block, where: str, layers: int) -> Quantisation:
     bits = _bits(block, where, "bits", "w_bit")
     group = _group(block, where, "group_size", "q_group_size")
     name, notes = _grouped(bits, group, bits if block.get("zero_point", True) else 0)
     return Quantisation(name, notes=tuple(notes))
 
 
-def _gptq(block: Block, where: str) -> Quantisation:
+def _gptq(block: Block, where: str, layers: int) -> Quantisation:
     bits = _bits(block, where, "bits")
     zeros = 0 if block.get("sym", True) else bits
     name, notes = _grouped(bits, _group(block, where, "group_size"), zeros)
@@ -147,7 +148,7 @@ def _gptq(block: Block, where: str) -> Quantisation:
     return Quantisation(name, head=head, notes=tuple(notes))
 
 
-def _fp8(block: Block, where: str) -> Quantisation:
+def _fp8(block: Block, where: str, layers: int) -> Quantisation:
     size = block.get("weight_block_size")
     if size is None:
         return Quantisation("fp8")
@@ -159,7 +160,7 @@ def _fp8(block: Block, where: str) -> Quantisation:
                      "[128, 128], [1, 32])")
 
 
-def _fbgemm(block: Block, where: str) -> Quantisation:
+def _fbgemm(block: Block, where: str, layers: int) -> Quantisation:
     if block.get("modules_to_not_convert") is not None:
         return Quantisation("fp8-channel")
     return Quantisation("fp8-channel", kept=("attention",), notes=(
@@ -167,11 +168,11 @@ def _fbgemm(block: Block, where: str) -> Quantisation:
         "(so Meta's recipe; it also keeps the first and last layer, which is not counted)",))
 
 
-def _mxfp4(block: Block, where: str) -> Quantisation:
+def _mxfp4(block: Block, where: str, layers: int) -> Quantisation:
     return Quantisation("mxfp4", only=("experts",))
 
 
-def _bitsandbytes(block: Block, where: str) -> Quantisation:
+def _bitsandbytes(block: Block, where: str, layers: int) -> Quantisation:
     if block.get("load_in_4bit") or block.get("_load_in_4bit"):
         kind = block.get("bnb_4bit_quant_type", "fp4")
         double = bool(block.get("bnb_4bit_use_double_quant"))
@@ -183,7 +184,7 @@ def _bitsandbytes(block: Block, where: str) -> Quantisation:
     raise InputError(f"{where}: bitsandbytes without load_in_4bit or load_in_8bit")
 
 
-def _mlx(block: Block, where: str) -> Quantisation:
+def _mlx(block: Block, where: str, layers: int) -> Quantisation:
     bits, group = _bits(block, where, "bits"), _group(block, where, "group_size") or 64
     mode = block.get("mode")
     name = mode if mode in ("mxfp4", "nvfp4", "mxfp8") else f"int{bits}-g{group}-z16"
@@ -207,20 +208,83 @@ def _scheme(weights: Any, form: str, where: str) -> str:
     raise InputError(f"{where}: weights of type '{kind}' with {bits} bits are not supported")
 
 
-def _compressed(block: Block, where: str) -> Quantisation:
+def _compressed(block: Block, where: str, layers: int) -> Quantisation:
     groups = block.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise InputError(f"{where}: 'config_groups' is missing")
-    names: list[str] = []
+    formats: list[tuple[str, list[str]]] = []
     for key, group in groups.items():
+        place = f"{where}: config_groups.{key}"
         if not isinstance(group, dict):
-            raise InputError(f"{where}: config_groups.{key}: {group!r} is not a mapping")
+            raise InputError(f"{place}: {group!r} is not a mapping")
         form = str(group.get("format") or block.get("format") or "")
-        names.append(_scheme(group.get("weights"), form, f"{where}: config_groups.{key}"))
-    widest = max(names, key=lambda n: number_format(n).bits)
-    notes = () if len(set(names)) == 1 else (
-        f"quantisation: groups of {', '.join(names)}; the widest is counted for all",)
-    return Quantisation(widest, kv=_kv_format(block, where), notes=notes)
+        formats.append((_scheme(group.get("weights"), form, place),
+                        _texts(group, place, "targets")))
+    kv = _kv_format(block, where)
+    names = {name for name, _ in formats}
+    if len(names) == 1:
+        return Quantisation(names.pop(), kv=kv)
+    by_role, notes = _grouped_roles(formats, layers)
+    rest = _widest(by_role.values() or names)
+    return Quantisation(rest, kv=kv, by_role=by_role, head=by_role.get("head"),
+                        kept=tuple(r for r in PROJECTIONS if by_role and r not in by_role),
+                        notes=tuple(notes))
+
+
+# Modules by which the groups of compressed-tensors are told apart, beside those above.
+_TARGETS: dict[str, tuple[str, ...]] = {
+    **_MODULES,
+    "attention": tuple(f"layers.{{i}}.self_attn.{part}_proj" for part in "qkvo"),
+    "ffn": _MODULES["ffn"][:3],
+    "experts": ("layers.{i}.mlp.experts.0.gate_proj", "layers.{i}.mlp.experts.0.up_proj",
+                "layers.{i}.mlp.experts.0.down_proj"),
+    "head": ("lm_head",),
+}  # fmt: skip
+_CLASSES = (("expert", "experts"), ("mlp", "ffn"), ("attention", "attention"))
+
+
+def _widest(names: Iterable[str]) -> str:
+    return max(sorted(names), key=lambda n: number_format(n).bits)
+
+
+def _meant(target: str, role: str, module: str) -> int:
+    """How firmly a target means a module: 2 by name, 1 by the class that holds it, 0 not."""
+    if target == "Linear":
+        return 0 if role == "head" else 1
+    if not target.startswith("re:") and "." not in target and target[:1].isupper():
+        held = next((r for word, r in _CLASSES if word in target.lower()), None)
+        return 2 if held == role else 0
+    return 2 if _matcher(target)(module) else 0
+
+
+def _grouped_roles(formats: Sequence[tuple[str, list[str]]],
+                   layers: int) -> tuple[dict[str, str], list[str]]:
+    """Format of each class by the groups' targets; the widest where a class has several."""
+    by_role: dict[str, str] = {}
+    notes: list[str] = []
+    used: set[str] = set()
+    for role, modules in _TARGETS.items():
+        names: set[str] = set()
+        for module in (m.format(i=i) for m in modules for i in range(layers)):
+            ranked = [(max((_meant(t, role, module) for t in targets), default=0), name)
+                      for name, targets in formats]
+            rank, name = max(ranked, key=lambda pair: pair[0])
+            if rank:
+                names.add(name)
+        if names:
+            by_role[role] = _widest(names)
+            used |= names
+        if len(names) > 1:
+            notes.append(f"quantisation: {role} is in groups of {', '.join(sorted(names))}; the "
+                         "widest is counted for all of it")
+    lost = {name for name, _ in formats} - used
+    if lost:
+        widest = _widest(name for name, _ in formats)
+        notes.append(f"quantisation: groups of {', '.join(sorted(lost))} target no known part; "
+                     f"the widest format, {widest}, is counted for all")
+        by_role = {role: widest for role in by_role if role != "head"} or {
+            role: widest for role in PROJECTIONS}
+    return by_role, notes
 
 
 _ALGORITHMS = {"fp8": "fp8", "nvfp4": "nvfp4", "fp8_pb_wo": "fp8-block", "w4a16_awq":
@@ -229,11 +293,11 @@ _ALGORITHMS = {"fp8": "fp8", "nvfp4": "nvfp4", "fp8_pb_wo": "fp8-block", "w4a16_
                "w4a8_mxfp4_fp8": "mxfp4", "fp8_per_channel_per_token": "fp8-channel"}
 
 
-def _modelopt(block: Block, where: str) -> Quantisation:
+def _modelopt(block: Block, where: str, layers: int) -> Quantisation:
     algorithm = block.get("quant_algo")
     if algorithm is None:
         if block.get("config_groups"):
-            return _compressed(block, where)
+            return _compressed(block, where, layers)
         raise InputError(f"{where}: 'quant_algo' is missing")
     name = _ALGORITHMS.get(str(algorithm).lower())
     if name is None:
@@ -259,7 +323,7 @@ def _kv_format(block: Block, where: str) -> str | None:
     return name
 
 
-METHODS: dict[str, Callable[[Block, str], Quantisation]] = {
+METHODS: dict[str, Callable[[Block, str, int], Quantisation]] = {
     "awq": _awq, "gptq": _gptq, "fp8": _fp8, "fbgemm_fp8": _fbgemm, "mxfp4": _mxfp4,
     "bitsandbytes": _bitsandbytes, "compressed-tensors": _compressed, "modelopt": _modelopt,
     "modelopt_fp4": _modelopt, "mlx": _mlx, "auto-gptq": _gptq, "gptq_marlin": _gptq,
@@ -270,8 +334,12 @@ METHODS: dict[str, Callable[[Block, str], Quantisation]] = {
 # Keys that give a method away where the block doesn't name it, in order.
 _SIGNS = (("quant_algo", "modelopt"), ("load_in_4bit", "bitsandbytes"),
           ("load_in_8bit", "bitsandbytes"), ("config_groups", "compressed-tensors"),
-          ("w_bit", "awq"), ("q_group_size", "awq"), ("desc_act", "gptq"), ("sym", "gptq"),
-          ("bits", "mlx"))
+          ("w_bit", "awq"), ("q_group_size", "awq"), ("desc_act", "gptq"), ("sym", "gptq"))
+
+
+def names_method(block: Block) -> bool:
+    """Whether a block names its method or has a key that gives it away."""
+    return any(block.get(key) is not None for key in ("quant_method", *(k for k, _ in _SIGNS)))
 
 
 def method_of(block: Block, where: str) -> str:
@@ -295,11 +363,11 @@ _LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers
 def quantisation_of(block: Block, layers: int, where: str) -> Quantisation:
     """What a quantisation block says about each class of weights."""
     method = method_of(block, where)
-    found = METHODS[method](block, where)
+    found = METHODS[method](block, where, layers)
     kept, notes = kept_classes(_texts(block, where, *_LISTS), layers)
     return Quantisation(
         weights=found.weights, kept=tuple(dict.fromkeys((*found.kept, *kept))), kv=found.kv,
-        head=found.head, embedding=found.embedding, only=found.only,
+        head=found.head, embedding=found.embedding, only=found.only, by_role=found.by_role,
         notes=(f"quantisation: {method}, weights as {found.weights}", *found.notes, *notes))
 
 
@@ -314,7 +382,8 @@ def formats_of(found: Quantisation | None, base: str, present: frozenset[str]) -
     for name in PROJECTIONS:
         if name in present:
             quantised = name not in found.kept and (found.only is None or name in found.only)
-            formats[name] = found.weights if quantised else base
+            told = found.by_role.get(name, found.weights)
+            formats[name] = told if quantised else base
     formats = {k: v for k, v in formats.items() if k == "weights" or v != formats["weights"]}
     return {**formats, "embedding": found.embedding or base, "head": found.head or base,
             "norm": base, "router": base}

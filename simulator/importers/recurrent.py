@@ -182,7 +182,10 @@ def gated_delta_layers(config: Config, traits: Traits) -> list[LayerGroup]:
 
 
 def _lfm2_width(config: Config) -> int:
-    width = config.optional("block_ff_dim") or config.integer("width")
+    told = config.optional("block_ff_dim")
+    if told is not None:
+        config.unused("width")
+    width = told or config.integer("width")
     if not config.flag("block_auto_adjust_ff_dim", True):
         return width
     adjusted = int(config.number("block_ffn_dim_multiplier", 1.0) * (2 * width // 3))

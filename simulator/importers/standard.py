@@ -46,6 +46,10 @@ class Traits:
     dense: str = "width"
 
 
+# Classes outside transformers whose default of the KV heads is a number that is not known here.
+NO_RULE = frozenset(("OrionConfig", "Plamo2Config", "Plamo3Config", "Grok-1 run.py"))
+
+
 def switched(config: Config, switch: Switch) -> bool:
     """A trait that is fixed by the class, or read from the key it names."""
     return switch if isinstance(switch, bool) else config.flag(switch)
@@ -150,6 +154,8 @@ def head_size(config: Config, heads: int) -> int:
 def kv_heads_of(config: Config, index: int, layers: int, heads: int) -> int:
     """KV heads; MHA where the file does not say."""
     count = config.per_layer("kv_heads", index, layers)
+    if count is None and config.origin in NO_RULE and not config.has_null("kv_heads"):
+        count = config.integer("kv_heads")
     if count is None:
         config.note(f"{config.key('kv_heads')}: missing, taken as the {heads} heads (MHA)")
         count = heads
@@ -188,6 +194,7 @@ def feed_forward(config: Config, traits: Traits, index: int, layers: int) -> Fee
     if traits.experts is not None:
         moe = traits.experts(config, index, layers)
         if moe is not None:
+            config.unused(traits.dense)
             return moe
     width = config.per_layer(traits.dense, index, layers)
     return mlp(config, traits, config.integer(traits.dense) if width is None else width)

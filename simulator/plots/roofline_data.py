@@ -15,7 +15,7 @@ import pandas as pd
 
 from simulator.deployment import Deployment, Workload
 from simulator.efficiency import Efficiency
-from simulator.layers import gemm_kernel, sum_of
+from simulator.layer_parts import gemm_kernel, sum_of
 from simulator.memory import memory
 from simulator.plots.style import group_of
 from simulator.request import Estimate, estimate

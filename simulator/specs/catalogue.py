@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -149,13 +151,27 @@ def load_model(name: str) -> Model:
         if not os.path.exists(path):
             raise InputError(f"model '{name}': no such file")
         if path.is_dir() or path.suffix.lower() in (".json", ".gguf"):
-            from simulator.importers import import_model
+            from simulator.importers import import_with_notes
 
-            model: Model = import_model(path)
+            imported = import_with_notes(path)
+            _tell(path, imported.notes)
+            model: Model = imported.model
             return model
     if path is None:
         raise InputError(f"unknown model '{name}'{suggest('models', name)}")
     return _read_model(path, _modified(path))
+
+
+_told: set[tuple[Path, int]] = set()
+
+
+def _tell(path: Path, notes: Sequence[str]) -> None:
+    """Write what an import had to infer to stderr, once a file and process."""
+    key = (path, _modified(path))
+    if key not in _told:
+        _told.add(key)
+        for note in notes:
+            print(f"tokline: note: {note}", file=sys.stderr)
 
 
 def _modified(path: Path) -> int:

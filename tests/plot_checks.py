@@ -113,7 +113,8 @@ def problems(figure: Figure) -> list[str]:
     """Each fault of the text of a chart, in words; empty is good."""
     found = []
     drawn = texts(figure)
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    canvas: Any = FigureCanvasAgg(figure)
+    renderer = canvas.get_renderer()
     width, height = figure.bbox.x1, figure.bbox.y1
     spots = markers(figure)
     boxes = [(t, outline(t, renderer)) for t in drawn]
@@ -122,7 +123,7 @@ def problems(figure: Figure) -> list[str]:
         low, high = box.min(axis=0), box.max(axis=0)
         if low.min() < -0.5 or high[0] > width + 0.5 or high[1] > height + 0.5:
             found.append(f"{name} lies outside the canvas")
-        if text.get_fontsize() * 6.5 / figure.get_size_inches()[0] < SMALLEST - 1e-6:
+        if float(text.get_fontsize()) * 6.5 / figure.get_size_inches()[0] < SMALLEST - 1e-6:
             found.append(f"{name} has {text.get_fontsize()} pt")
         below = _ground(figure, box.mean(axis=0))
         if contrast(to_hex(text.get_color()), below) < 4.5:

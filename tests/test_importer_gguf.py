@@ -11,7 +11,9 @@ import pytest
 from simulator.errors import InputError
 from simulator.formats import number_format
 from simulator.importers import import_with_notes, write_yaml
-from simulator.importers.gguf_header import TYPES, read_header
+from simulator.importers.gguf import to_config
+from simulator.importers.gguf_header import TYPES, GgufHeader, GgufTensor, read_header
+from simulator.importers.huggingface import import_data
 from simulator.kv_cache import kv_elements_per_token
 from simulator.parameters import model_tensors, parameters_total
 from simulator.specs.model import Attention, Dense, Mla, Model, Moe, parse_model
@@ -54,14 +56,14 @@ def header(metadata: dict[str, Any], tensors: Tensors, version: int = 3) -> byte
 
 
 def file_bytes(tensors: Tensors) -> int:
-    """Bytes of all tensors but the rotary tables."""
+    """Bytes of all tensors."""
     total = 0
     for name, shape, kind in tensors:
         _, block, size = TYPES[NUMBERS[kind]]
         count = 1
         for length in shape:
             count *= length
-        total += 0 if name.startswith("rope_") else count // block * size
+        total += count // block * size
     return total
 
 
@@ -136,6 +138,14 @@ def load(folder: Path, data: bytes) -> Model:
     return import_with_notes(path).model
 
 
+def described(metadata: dict[str, Any], held: Tensors) -> Model:
+    """Model of the metadata alone."""
+    sizes = tuple(GgufTensor(name, shape, kind, 0, 0) for name, shape, kind in held)
+    found = {**metadata, "tokenizer.ggml.tokens#": 1000}
+    return import_data({**to_config(GgufHeader(found, sizes), "a.gguf"), "dtype": "float16"},
+                       "a.gguf").model
+
+
 def test_llama_counts_formats_and_bytes(tmp_path: Path) -> None:
     held = tensors()
     model = load(tmp_path, header(metadata("llama"), held))
@@ -144,7 +154,7 @@ def test_llama_counts_formats_and_bytes(tmp_path: Path) -> None:
         _count(shape) for name, shape, _ in held if not name.startswith("rope"))
     assert model.formats["embedding"] == "q4_k"
     assert model.formats["head"] == "q6_k"
-    assert model.formats["norm"] == "fp32"
+    assert number_format(model.formats["norm"]).bits > 32
     assert model.formats["attention"].startswith("mix-")
     assert model_bytes(model) == pytest.approx(file_bytes(held), rel=1e-9)
     assert kv_elements_per_token(model) == 2 * 2 * 64 * 2
@@ -201,17 +211,17 @@ def test_mixtral_is_a_llama_with_experts(tmp_path: Path) -> None:
     assert ffn == Moe(experts=8, top_k=2, width=1024)
 
 
-def test_widths_and_kv_heads_by_layer(tmp_path: Path) -> None:
+def test_widths_and_kv_heads_by_layer() -> None:
     data = metadata("llama", feed_forward_length=[1024, 512], **{"attention.head_count_kv": [2, 4]})
-    groups = load(tmp_path, header(data, tensors())).layers
+    groups = described(data, tensors()).layers
     assert [g.ffn for g in groups] == [Dense(width=1024), Dense(width=512)]
     assert [g.mixer.kv_heads for g in groups if isinstance(g.mixer, Attention)] == [2, 4]
 
 
-def test_gemma_windows(tmp_path: Path) -> None:
+def test_gemma_windows() -> None:
     data = metadata("gemma3", block_count=6, **{
         "attention.key_length": 64, "attention.sliding_window": 512})
-    groups = load(tmp_path, header(data, tensors(6))).layers
+    groups = described(data, tensors(6)).layers
     told = [(g.count, g.mixer.window) for g in groups if isinstance(g.mixer, Attention)]
     assert told == [(5, 512), (1, None)]
 
@@ -220,20 +230,51 @@ def test_gemma_windows(tmp_path: Path) -> None:
     {"attention.key_length": 192, "attention.value_length": 128},
     {"attention.key_length": 576, "attention.value_length": 512,
      "attention.key_length_mla": 192, "attention.value_length_mla": 128}])
-def test_latent_attention(tmp_path: Path, keys: dict[str, int]) -> None:
+def test_latent_attention(keys: dict[str, int]) -> None:
     data = metadata("deepseek2", expert_count=16, expert_used_count=2, expert_shared_count=1,
                     expert_feed_forward_length=256, leading_dense_block_count=1,
                     **{"attention.kv_lora_rank": 512, "rope.dimension_count": 64, **keys})
-    model = load(tmp_path, header(data, tensors()))
+    model = described(data, tensors())
     assert model.layers[0].mixer == Mla(heads=8, kv_rank=512, nope_dim=128, rope_dim=64,
                                         value_dim=128)
     assert isinstance(model.layers[0].ffn, Dense)
     assert model.layers[1].ffn == Moe(experts=16, top_k=2, width=256, shared_width=256)
 
 
-def test_vocabulary_from_metadata_without_the_table(tmp_path: Path) -> None:
+def test_vocabulary_from_metadata_without_the_table() -> None:
     held = [t for t in tensors() if t[0] != "token_embd.weight"]
-    assert load(tmp_path, header(metadata("llama"), held)).vocabulary == 1000
+    assert described(metadata("llama"), held).vocabulary == 1000
+
+
+def test_kv_heads_by_the_shape_of_the_keys(tmp_path: Path) -> None:
+    data = metadata("llama", **{"attention.head_count_kv": None})
+    path = tmp_path / "a.gguf"
+    path.write_bytes(header(data, tensors()))
+    result = import_with_notes(path)
+    assert kv_elements_per_token(result.model) == 2 * 2 * 64 * 2
+    assert any("attention.head_count_kv: missing, 2 by the shape" in n for n in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [([t for t in tensors() if t[0] != "blk.1.ffn_down.weight"],
+      r"contradict.*ffn: .*blk\.1\.ffn_down\.weight is missing"),
+     ([(n, (512, 192) if n == "blk.0.attn_k.weight" else s, k) for n, s, k in tensors()],
+      r"contradict.*attention: .*attn_k\.weight has shape"),
+     ([t for t in tensors() if t[0] != "token_embd.weight"], "contradict.*embedding: 0 values"),
+     ([*tensors(), ("blk.0.attn_gate.weight", (512, 512), "q4_k")], "contradict.*attention"),
+     ([*tensors(), ("mystery.weight", (512, 4), "fp32")], "contradict.*other")])
+def test_tensors_that_contradict_the_metadata(tmp_path: Path, held: Tensors,
+                                              message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        load(tmp_path, header(metadata("llama"), held))
+    assert "\n" not in str(error.value)
+
+
+def test_part_of_a_split_file_is_refused(tmp_path: Path) -> None:
+    data = {**metadata("llama"), "split.count": 3, "split.no": 0}
+    with pytest.raises(InputError, match=r"split\.count: one of 3 parts"):
+        load(tmp_path, header(data, tensors()[:5]))
 
 
 def test_yaml_of_a_gguf_reads_back(tmp_path: Path) -> None:

@@ -160,7 +160,6 @@ def test_per_layer_list_of_wrong_length_is_refused() -> None:
         ({"model_type": "mistral"}, None),
         ({"model_type": "phi3", "sliding_window": 262144}, None),
         ({"model_type": "phi3", "sliding_window": 2047}, 2047),
-        ({"model_type": "llama", "sliding_window": 512}, None),
     ],
 )
 def test_window(changes: dict[str, Any], window: int | None) -> None:
@@ -275,16 +274,27 @@ def test_tie_by_class_default_is_noted(family: str, tied: bool) -> None:
     assert any(n.startswith("tie_word_embeddings") for n in result.notes)
 
 
-def test_renamed_window_is_warned_of() -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "close"),
+    [("num_key_value_heads", "n_kv_heads", "num_key_value_heads"),
+     ("num_key_value_heads", "kv_heads", "num_key_value_heads"),
+     ("num_key_value_heads", "num_key_value_head", "num_key_value_heads"),
+     ("none", "attention_window", "sliding_window"),
+     ("tie_word_embeddings", "tie_embeddings", "tie_")])
+def test_renamed_key_is_refused(old: str, new: str, close: str) -> None:
+    value = True if new == "tie_embeddings" else 2
+    with pytest.raises(InputError, match=f"{new}.*({close}|no meaning)"):
+        imported(without(LLAMA, old), **{new: value})
+
+
+def test_renamed_window_is_refused() -> None:
     data = {**LLAMA, "model_type": "gemma3", "head_dim": 64, "sliding_window_attention_size": 512}
-    result = imported(data)
-    assert any("unknown key 'sliding_window_attention_size'" in n and "'sliding_window'" in n
-               for n in result.notes)
+    with pytest.raises(InputError, match="'sliding_window_attention_size'.*'sliding_window'"):
+        imported(data)
 
 
-def test_misspelt_key_is_warned_of() -> None:
-    result = imported(without(LLAMA, "num_key_value_heads"), num_key_value_head=2)
-    assert any("looks like 'num_key_value_heads'" in n for n in result.notes)
+def test_unknown_key_beside_the_known_one_changes_nothing() -> None:
+    assert imported(LLAMA, num_key_value_headz=3) == imported(LLAMA)
 
 
 def test_model_type_by_architecture() -> None:

@@ -112,6 +112,7 @@ def falcon_kv_heads(config: Config) -> int:
     heads = config.integer("heads")
     if config.flag("new_decoder_architecture") or config.found("n_head_kv"):
         return config.integer("kv_heads", heads, "as many as heads")
+    config.unused("kv_heads")
     return 1 if config.flag("multi_query") else heads
 
 

@@ -121,7 +121,7 @@ _DENSE: dict[str, Family] = {
                     sliding_window_pattern=4, window=4096, positions=2048),
     "nemotron": _row("NemotronConfig", replace(_BIASES, norm="layer", gated=False),
                      positions=4096),
-    "smollm3": _row("SmolLM3Config", replace(_BIASES, windows="switched"), tied=True,
+    "smollm3": _row("SmolLM3Config", replace(_BIASES, windows="no_rope"), tied=True,
                     no_rope_layer_interval=4, positions=32768, kv_heads=4),
     "seed_oss": _row("SeedOssConfig", Traits(
         qkv_bias="attention_bias", output_bias="attention_out_bias", mlp_bias="mlp_bias"),

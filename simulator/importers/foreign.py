@@ -31,8 +31,8 @@ UNUSED: dict[str, frozenset[str]] = {
 # Values that only repeat what the class does anyway.
 SAME_AS_CLASS: dict[str, dict[str, Any]] = {
     "minimax_m2": {"qk_norm_type": "per_layer", "use_routing_bias": True},
-    **dict.fromkeys(("qwen3", "qwen3_moe", "hunyuan_v1_moe", "hunyuan_v1_dense", "dots1"),
-                    {"use_qk_norm": True}),
+    **{kind: {"use_qk_norm": True} for kind in (
+        "qwen3", "qwen3_moe", "hunyuan_v1_moe", "hunyuan_v1_dense", "dots1")},
 }  # fmt: skip
 
 _CANONICAL = {key: name for name, keys in ALIASES.items() for key in keys}
@@ -65,12 +65,12 @@ def refuse_foreign(config: Config, kind: str) -> None:
 
 
 def _refuse_renamed(config: Config, key: str, value: Any) -> None:
-    """A renamed key leaves a fact to a default: refuse it where that fact is missing."""
+    """A renamed key leaves a fact to a default: refuse it where that fact is not told."""
     close = nearest_known(key)
     if close is None or close in config.data:
         return
     name = _CANONICAL.get(close, close)
-    if name in config.asked and config.found(name) is None:
+    if config.found(name) is None:
         raise InputError(f"{config.where}: unknown key '{key}' = {short(value)} looks like "
                          f"'{close}', which is missing; rename or remove it")
     config.note(f"unknown key '{key}' = {short(value)} was ignored; it looks like '{close}'")

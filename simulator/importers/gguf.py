@@ -96,6 +96,7 @@ def to_config(header: GgufHeader, where: str) -> dict[str, Any]:
     if table is not None:
         config["tie_word_embeddings"] = "output.weight" not in names
     config["attention_bias"] = "blk.0.attn_q.bias" in names and arch in ("llama", "mistral")
+    config["mlp_bias"] = "blk.0.ffn_up.bias" in names
     # The window of a Llama or Qwen GGUF is given only where it is used.
     if arch in ("llama", "mistral", "mistral3", "phi3"):
         config.setdefault("sliding_window", None)

@@ -76,6 +76,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is empty")
     try:
         data = json.loads(text, object_pairs_hook=partial(_once, str(path)))
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: is not JSON: {error.msg} in line {error.lineno}") from None
     except (RecursionError, ValueError):
@@ -267,7 +269,8 @@ def import_data(data: Mapping[str, Any], where: str, path: Path | None = None) -
         outer = _inherited(chain, "tie_word_embeddings")
         if outer is not None:
             merged["tie_word_embeddings"] = outer
-    config = Config(merged, place, notes, defaults=defaults_of(SAME.get(kind, kind), family.defaults),
+    config = Config(merged, place, notes,
+                    defaults=defaults_of(SAME.get(kind, kind), family.defaults),
                     origin=family.origin, nested=len(chain) > 1)
     layers = family.layers(config)
     frame = {} if family.frame is None else family.frame(config)

@@ -123,9 +123,17 @@ _MATTERS = tuple(sorted(_SPELLINGS | frozenset(_USED.split())))
 KNOWN = frozenset((*_MATTERS, *_IGNORED.split()))
 
 # Keys whose value changes the layers of some family; the rest of those above frame the file.
-ARCHITECTURAL = frozenset(_MATTERS) - frozenset(["dtype", "torch_dtype", "quantization", "quantization_config", "compression_config", "text_config", "llm_config", "language_config", "thinker_config", "model_type", "architectures", "expert_dtype"])
+_FRAME = """
+dtype torch_dtype quantization quantization_config compression_config text_config llm_config
+language_config thinker_config model_type architectures expert_dtype
+"""
+ARCHITECTURAL = frozenset(_MATTERS) - frozenset(_FRAME.split())
 
 _SAME_PARTS = 0.78
+
+# Spellings of other tools that resemble another key more than the one they mean.
+_MEANT = {"kv_heads": "num_key_value_heads", "n_kv_heads": "num_key_value_heads",
+          "num_kv_head": "num_key_value_heads", "head_size": "head_dim"}
 
 
 _FIRST = {key: keys[0] for keys in ALIASES.values() for key in keys}
@@ -133,6 +141,8 @@ _FIRST = {key: keys[0] for keys in ALIASES.values() for key in keys}
 
 def nearest_known(key: str) -> str | None:
     """The key that matters and that `key` seems to be a renamed copy of, in its usual spelling."""
+    if key in _MEANT:
+        return _MEANT[key]
     close = difflib.get_close_matches(key, _MATTERS, 1, _SAME_PARTS)
     extended = [k for k in _MATTERS if len(k) > 8 and (k in key or (key in k and len(key) > 8))]
     if not close and not extended:

@@ -222,7 +222,8 @@ def _compressed(block: Block, where: str, layers: int) -> Quantisation:
                         _texts(group, place, "targets")))
     kv = _kv_format(block, where)
     names = {name for name, _ in formats}
-    if len(names) == 1:
+    everything = all(set(targets) <= {"Linear"} for _, targets in formats)
+    if len(names) == 1 and everything:
         return Quantisation(names.pop(), kv=kv)
     by_role, notes = _grouped_roles(formats, layers)
     rest = _widest(by_role.values() or names)
@@ -282,8 +283,7 @@ def _grouped_roles(formats: Sequence[tuple[str, list[str]]],
         widest = _widest(name for name, _ in formats)
         notes.append(f"quantisation: groups of {', '.join(sorted(lost))} target no known part; "
                      f"the widest format, {widest}, is counted for all")
-        by_role = {role: widest for role in by_role if role != "head"} or {
-            role: widest for role in PROJECTIONS}
+        by_role = dict.fromkeys([r for r in by_role if r != "head"] or PROJECTIONS, widest)
     return by_role, notes
 
 

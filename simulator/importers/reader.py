@@ -60,7 +60,6 @@ class Config:
         self.origin = origin
         self.nested = nested
         self.read: set[str] = set()
-        self.asked: set[str] = set()
 
     def note(self, text: str) -> None:
         """Record what was inferred, once."""
@@ -70,7 +69,6 @@ class Config:
     def found(self, name: str) -> tuple[str, Any] | None:
         """(key, value) of the first alias of `name` that has a value; null counts as missing."""
         keys = ALIASES.get(name, (name,))
-        self.asked.add(name)
         told = [(key, self.data[key]) for key in keys if self.data.get(key) is not None]
         if not told:
             return None
@@ -141,7 +139,8 @@ class Config:
         value = self._default(name) if found is None else found[1]
         if value is None:
             key = ALIASES.get(name, (name,))[0]
-            self.note(f"{key}: missing, taken as {str(fallback).lower()}")
+            self.note(f"{key}: not in the file, {str(fallback).lower()} is the default of "
+                      f"{self.origin}")
             return fallback
         if not isinstance(value, bool | int) or value not in (0, 1):
             raise InputError(f"{self.where}: {name}: {value!r} is not true or false")

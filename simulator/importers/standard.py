@@ -14,7 +14,7 @@ from simulator.errors import InputError
 from simulator.importers.reader import Config
 from simulator.specs.model import NORMS, Attention, Dense, FeedForward, LayerGroup, Moe
 
-Windows = Literal["none", "all", "switched", "even", "pattern", "typed"]
+Windows = Literal["none", "all", "switched", "even", "pattern", "typed", "no_rope"]
 Experts = Callable[[Config, int, int], Moe | None]
 Switch = bool | str
 
@@ -24,7 +24,8 @@ class Traits:
     """What tells one family from another; a text names the key that decides.
 
     windows    which layers have the sliding window: none, all, behind a switch, the even ones,
-               or all but every n-th; typed where the family has read layer_types itself
+               or all but every n-th; those without RoPE behind a switch;
+               typed where the family has read layer_types itself
     full_rope  whether the layers with full attention use RoPE where others have a window
     dense      canonical name of the width of dense layers
     """
@@ -99,7 +100,9 @@ def is_sliding(config: Config, rule: Windows, index: int, layers: int) -> bool:
     """Whether a layer has the window: layer_types first, then the family's pattern or rule."""
     if rule == "typed":
         return False
-    off = rule == "switched" and not config.flag("use_sliding_window")
+    if rule != "none":
+        config.unused("window")
+    off = rule in ("switched", "no_rope") and not config.flag("use_sliding_window")
     if off:
         config.unused("window", "max_window_layers")
     kinds = ("full",) if rule == "none" else ("full", "sliding")
@@ -111,8 +114,11 @@ def is_sliding(config: Config, rule: Windows, index: int, layers: int) -> bool:
         return index % 2 == 0
     if rule == "pattern":
         return _by_pattern(config, index)
+    if rule == "no_rope":
+        return not off and not uses_rope(config, index, layers)
     if rule == "switched":
-        return not off and index >= config.integer("max_window_layers", layers, "no layer has the window", 0)
+        first = config.integer("max_window_layers", layers, "no layer has the window", 0)
+        return not off and index >= first
     return rule == "all"
 
 

@@ -51,7 +51,8 @@ def _message(curves: Sequence[Curve]) -> str:
     who = "a user" if len(whole) == 1 else c.brief
     if share > 0.995:
         return f"The context takes no speed from {who}, up to {_about(x)} tokens"
-    return (f"At {_about(x)} tokens of context {who} keeps {share:.0%} of the speed at "
+    speed = "the speed" if len(whole) == 1 else "a user's speed"
+    return (f"At {_about(x)} tokens of context {who} keeps {share:.0%} of {speed} at "
             f"{_about(float(c.x[0]))}")
 
 

@@ -201,10 +201,14 @@ class Labels:
         return best
 
     def _crossed(self, px: float, py: float, box: Any) -> int:
-        """Labels that a leader to a box would cross."""
-        way = np.linspace((px, py), box.mean(axis=0), 12)[:, None, :]
-        return sum(bool(((way > other.min(axis=0)) & (way < other.max(axis=0))).all(axis=2).any())
-                   for other in self.taken)
+        """Labels and markers that a leader to a box would cross."""
+        way = np.linspace((px, py), box.mean(axis=0), 24)[:, None, :]
+        marks = self.points[self.points[:, 2] >= _MARKER, :2]
+        marks = marks[np.hypot(*(marks - (px, py)).T) > 5.0 * self.scale]
+        hit = len(marks) and (np.hypot(*np.moveaxis(way - marks, 2, 0)) < 2.0 * self.scale).any()
+        return int(hit) + sum(
+            bool(((way > other.min(axis=0)) & (way < other.max(axis=0))).all(axis=2).any())
+            for other in self.taken)
 
     def _leader(self, px: float, py: float, box: Any, color: str) -> None:
         low, high = box.min(axis=0), box.max(axis=0)

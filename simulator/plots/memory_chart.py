@@ -59,10 +59,11 @@ def _batches(chips: Sequence[Deployment], w: Workload, batches: Sequence[float])
 
 def _message(data: pd.DataFrame, briefs: dict[str, str]) -> str:
     bad, good = data[~data["fits"]], data[data["fits"]]
+    room_of = "each device's memory" if data["devices"].max() > 1 else "the memory"
     if good.empty:
         r = data.iloc[0]
         if r["weights_bytes"] > r["capacity_bytes"]:
-            return "The weights alone are larger than the memory"
+            return f"The weights alone are larger than {room_of}"
         return "It does not fit"
     if len(briefs) > 1:
         room = {b for n, b in briefs.items() if data[data["device"] == n]["fits"].any()}
@@ -75,8 +76,8 @@ def _message(data: pd.DataFrame, briefs: dict[str, str]) -> str:
     r = good.iloc[-1]
     full = "fills" if len(bad) else "takes"
     share = r["kv_bytes"] / r["capacity_bytes"]
-    return (f"At batch {count(r['max_batch'])} the KV cache {full} the memory" if len(bad) else
-            f"At batch {count(r['batch'])} the KV cache {full} {share:.0%} of the memory")
+    return (f"At batch {count(r['max_batch'])} the KV cache {full} {room_of}" if len(bad) else
+            f"At batch {count(r['batch'])} the KV cache {full} {share:.0%} of {room_of}")
 
 
 @styled

@@ -15,6 +15,7 @@ from typing import Any
 from simulator.deployment import Deployment, Workload
 from simulator.errors import InputError
 from simulator.memory import memory
+from simulator.placement import fewest_devices
 from simulator.request import Estimate, estimate
 from simulator.sharding import Parallelism
 from simulator.specs.model import Model, Moe
@@ -128,7 +129,8 @@ def choose(d: Deployment, w: Workload, goal: str, devices: int | None = None,
            nodes: int = 1) -> Choice:
     """The best split of `devices`; without a number of the fewest devices that fit at all.
 
-    `devices` are those of all `nodes`. Where nothing fits, the split that needs the least memory
+    `devices` are those of all `nodes`. Beyond what `node_sizes` tries, chips with SRAM alone take the
+    smallest tp x pp that fits, and the best split of so many. Where nothing fits, the split that needs the least memory
     is returned, and its estimate says that it doesn't fit.
     """
     if goal not in GOALS:
@@ -140,6 +142,11 @@ def choose(d: Deployment, w: Workload, goal: str, devices: int | None = None,
         if any(o.fits for o in found):
             break
     fitting = [o for o in tried if o.value is not None]
+    if not fitting and devices is None:
+        wide = fewest_devices(d, w)
+        if wide is not None:
+            tried += [_option(d, w, p, wide.nodes, goal) for p in splits(d.model, wide.devices)]
+            fitting = [o for o in tried if o.value is not None]
     if not fitting:
         return _nothing_fits(goal, tried, w)
     best = min(fitting, key=lambda o: (-_number(o.value), _simplicity(o.parallelism)))

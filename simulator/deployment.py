@@ -63,6 +63,7 @@ class Deployment:
     expert_skew    factor on the expected largest load of an expert-parallel rank; 1: uniform
                    routing
     offload        what lies in a farther memory; None: nothing
+    busy_replicas  replicas' worth of tokens that reach the experts; None: dp, all equally full
     nodes          nodes that the devices stand in, joined by the scale-out link; 1: one node, or as
                    many as the link's domain makes
     """
@@ -81,6 +82,7 @@ class Deployment:
     speculation: Speculation | None = None
     chunk: int | None = None
     expert_skew: Array = 1.0
+    busy_replicas: Array | None = None
     memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod

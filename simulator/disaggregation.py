@@ -54,11 +54,17 @@ def kv_transfer_bytes(d: Deployment, tokens: Array) -> Array:
 
 @dataclass(frozen=True)
 class Link:
-    """What joins the pools: bandwidth of a whole instance [bytes/s] and latency [s]."""
+    """What joins the pools: bandwidth of a whole instance [bytes/s] and latency [s].
+
+    bandwidth            of one transfer, the slower of the two ends
+    outgoing, incoming   of a prefill and of a decode instance
+    """
 
     bandwidth: float
     latency: float
     name: str
+    outgoing: float = math.inf
+    incoming: float = math.inf
 
 
 def pool_link(p: Deployment, d: Deployment, kind: str = "scale-out",
@@ -84,8 +90,9 @@ def pool_link(p: Deployment, d: Deployment, kind: str = "scale-out",
                          f"'{p.hardware.name}' joins {p.hardware.link_domain:g}")
     latency = (p.hardware.link_latency if inside else p.hardware.scale_out_latency) or 0.0
     names = (p.hardware.link if inside else p.hardware.scale_out) or kind
-    return Link(min(p.devices * rate(p.hardware), d.devices * rate(d.hardware)), latency,
-                names if bandwidth is None else f"{kind} as given")
+    out, into = p.devices * rate(p.hardware), d.devices * rate(d.hardware)
+    return Link(min(out, into), latency, names if bandwidth is None else f"{kind} as given",
+                out, into)
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,7 @@ class Pools:
     transfer, exposed   of one request's KV cache [s], of `kv_bytes`
     batch        decode sequences of an instance that the pools are matched for
     ratio        n_p / n_d that wastes nothing
+    outgoing, incoming   link [bytes/s] of a prefill and of a decode instance
     """
 
     p: Instance
@@ -194,13 +202,26 @@ class Pools:
     exposed: float
     batch: float
     ratio: float = math.nan
-    kv_bytes: float = math.nan
+    kv_bytes: float = 0.0
+    outgoing: float = math.inf
+    incoming: float = math.inf
+
+    @property
+    def link_rate(self) -> float:
+        """Requests a second whose KV caches the links of the scarcer pool carry."""
+        room = min(self.n_p * self.outgoing, self.n_d * self.incoming)
+        return room / self.kv_bytes if self.kv_bytes else math.inf
+
+    def link_wait(self, rate: float) -> float:
+        """Wait of a KV cache for the busier of the links that it leaves by and arrives on."""
+        return max(float(queueing.md1_wait(rate / n, self.kv_bytes / link)) for n, link in (
+            (self.n_p, self.outgoing), (self.n_d, self.incoming)))
 
     def rate(self, batch: float | None = None) -> float:
         """Requests a second of the disaggregated system, decode at `batch`."""
         b = self.batch if batch is None else batch
         decode = self.n_d * b / ((self.d.output - 1.0) * self.d.step(b)) if b else 0.0
-        return min(self.n_p / self.p.service, decode)
+        return min(self.n_p / self.p.service, decode, self.link_rate)
 
     @property
     def default_rate(self) -> float:
@@ -225,7 +246,7 @@ class Pools:
         """The system with pools at a rate of requests."""
         batch = self.d.resident(rate / self.n_d)
         wait = float(queueing.md1_wait(rate / self.n_p, self.p.service))
-        ttft = wait + self.p.prefill + self.exposed
+        ttft = wait + self.p.prefill + self.link_wait(rate) + self.exposed
         tpot = self.d.step(batch) if math.isfinite(batch) else math.inf
         return Served(rate, batch, ttft, tpot, ttft + (self.d.output - 1.0) * tpot)
 
@@ -277,13 +298,16 @@ def pools(p: Deployment, d: Deployment, w: Workload, link: Link,
             raise InputError(f"tpot: one sequence takes {two.steps[0] * 1e3:.3g} ms a token")
     if batch > two.most:
         raise InputError(f"batch: {batch:,.0f} sequences, a decode instance holds {two.most:,.0f}")
-    ratio = float(pool_ratio(one.service, w.output - 1.0, two.step(batch), batch))
-    n_p, n_d = _counts(ratio, counts)
     kv = float(kv_transfer_bytes(p, w.input))
+    # An instance serves no faster than its link carries caches.
+    decode = max((w.output - 1.0) * two.step(batch) / batch, kv / link.incoming)
+    ratio = max(one.service, kv / link.outgoing) / decode
+    n_p, n_d = _counts(ratio, counts)
     bare = kv / link.bandwidth
     exposed = float(exposed_transfer(bare, one.prefill, float(p.model.layer_count), link.latency))
     n = (n_p * p.devices + n_d * d.devices) / d.devices
-    return Pools(one, two, n_p, n_d, n, bare + link.latency, exposed, batch, ratio, kv)
+    return Pools(one, two, n_p, n_d, n, bare + link.latency, exposed, batch, ratio, kv,
+                 link.outgoing, link.incoming)
 
 
 def _counts(ratio: float, given: tuple[int | None, int | None]) -> tuple[int, int]:
@@ -347,8 +371,9 @@ def input_crossing(p: Deployment, d: Deployment, w: Workload, s: Pools,
     devices, rows = s.n_p * p.devices + s.n_d * d.devices, []
     for length in (float(2**k) for k in range(5, 21) if 2**k <= longest):
         at = Workload(1, length, w.output)
-        one, two = instance(p, at), instance(d, at)
-        tries = [Pools(one, two, i, n_d, devices / d.devices, 0.0, 0.0, 1.0)
+        one, two, kv = instance(p, at), instance(d, at), float(kv_transfer_bytes(p, length))
+        tries = [Pools(one, two, i, n_d, devices / d.devices, 0.0, 0.0, 1.0, math.nan, kv,
+                       s.outgoing, s.incoming)
                  for i in range(1, int((devices - d.devices) // p.devices) + 1)
                  if (n_d := int((devices - i * p.devices) // d.devices)) > 0]
         if tries:

@@ -37,6 +37,10 @@ def _instance_dict(d: Deployment, instances: float) -> dict[str, Any]:
     }
 
 
+def _better(pools: bool) -> str:
+    return DISAGGREGATED if pools else AGGREGATED
+
+
 def _served(x: Served, output: float, devices: int, limit: float, goodput: float) -> dict[str, Any]:
     tokens = x.rate * output if x.stable else math.nan
     return {
@@ -83,14 +87,15 @@ def disaggregation_dict(p: Deployment, d: Deployment, w: Workload, s: Pools, lin
             "bytes": s.kv_bytes, "link": link.name, "bandwidth_bytes_per_s": link.bandwidth,
             "latency_s": link.latency, "time_s": s.transfer, "exposed_s": s.exposed,
             "hiding_bandwidth_bytes_per_s": float(hiding_bandwidth(s.kv_bytes, s.p.prefill)),
+            "max_rate_per_s": number(s.link_rate), "wait_s": number(s.link_wait(rate)),
         },
         "rate_per_s": rate,
         "tpot_target_s": tpot,
         DISAGGREGATED: _served(one, output, devices, s.rate(s.d.most), a),
         AGGREGATED: _instance_dict(d, s.n) | _served(
             two, output, devices, s.aggregated_goodput(math.inf), b),
-        "better_at_rate": DISAGGREGATED if one.e2e < two.e2e else AGGREGATED,
-        "better_goodput": DISAGGREGATED if a > b else AGGREGATED,
+        "better_at_rate": _better(one.e2e < two.e2e) if one.stable or two.stable else None,
+        "better_goodput": _better(a > b) if a or b else None,
         "goodput_ratio": number(a / b) if b else None,
         "crossings": [_crossing(c) for c in crossings],
         "by_input": [{"input": r.input, "prefill_instances": r.n_p, "decode_instances": r.n_d,
@@ -143,7 +148,7 @@ def _verdict(s: Pools, rate: float, tpot: float) -> str:
     one, two = s.disaggregated(rate), s.aggregated(rate)
     if not (one.stable or two.stable):
         return f"NEITHER keeps up with {format_number(rate)} requests/s"
-    who = DISAGGREGATED if one.e2e < two.e2e else AGGREGATED
+    who = _better(one.e2e < two.e2e)
     fast, slow = sorted((one.e2e, two.e2e))
     if slow < 1.01 * fast:
         head = f"NO DIFFERENCE at {format_number(rate)} requests/s: end to end within 1 %"
@@ -154,7 +159,7 @@ def _verdict(s: Pools, rate: float, tpot: float) -> str:
             "the other does not keep up")
     a, b = s.goodput(tpot), s.aggregated_goodput(tpot)
     more = ("neither meets the TPOT" if not (a or b) else
-            f"{_WORDS[DISAGGREGATED if a > b else AGGREGATED]} serve "
+            f"{_WORDS[_better(a > b)]} serve "
             + (f"{max(a, b) / min(a, b):.2f}x the requests" if min(a, b) else "all the requests")
             + f" within a TPOT of {format_time(tpot)}")
     return f"{head}{gain}; {more}" if slow >= 1.01 * fast else f"{head}; {more}"
@@ -181,7 +186,8 @@ def disaggregation_lines(p: Deployment, d: Deployment, w: Workload, s: Pools, li
     lines += wrap(f"  KV cache of a request {format_memory(s.kv_bytes)} over {link.name} at "
                   f"{format_bandwidth(link.bandwidth)} an instance: {format_time(s.transfer)}, of "
                   f"which {format_time(s.exposed)} show (layer by layer, last layer and latency); "
-                  f"a link above {need} hides the rest", "  ")
+                  f"a link above {need} hides the rest; all links carry at most "
+                  f"{format_number(s.link_rate)} requests/s", "  ")
     lines += ["", *_table(s, devices, rate, tpot, output), ""]
     lines += wrap(f"  Pools lose (end to end): {_spans(crossings[0], 'requests/s')}.", "  ")
     lines += wrap(f"  Pools lose (requests within the TPOT, devices divided anew): "

@@ -17,7 +17,7 @@ from simulator.efficiency import Efficiency
 from simulator.layer_parts import Segment
 from simulator.operations import Operation
 from simulator.specs.hardware import Hardware
-from simulator.stages import fill_and_drain, slowest_share
+from simulator.stages import fill_and_drain, last_share
 from simulator.step import OperationTime, PassTime, decode, forward_pass, prefill
 
 _TIMES = tuple(f for f in OperationTime.__struct_fields__ if f != "operation")
@@ -121,7 +121,9 @@ def chunked_prefill(d: Deployment, hardware: Hardware, efficiency: Efficiency, b
     total = weighted(steps, there * (batch / side), axis=0)
     if d.parallelism.pp > 1:
         passes = np.sum(there, axis=0) * (batch / side)
-        total = total.repeated(fill_and_drain(passes, slowest_share(d)) / passes, 1.0)
+        slow, slow_at_ceiling = total.stage_shares(last_share(d))
+        total = total.repeated(fill_and_drain(passes, slow) / passes,
+                               fill_and_drain(passes, slow_at_ceiling) / passes, 1.0)
     return total
 
 

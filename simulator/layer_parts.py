@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from simulator.arrays import Array, larger, present, smaller
 from simulator.deployment import Deployment
 from simulator.kv_cache import mixer_state_elements
@@ -50,7 +52,7 @@ class Shares:
     ranks: int
     experts: float
     expert_width: float
-    expert_tokens: float
+    expert_tokens: Array
 
     @classmethod
     def of(cls, deployment: Deployment) -> Shares:
@@ -62,7 +64,8 @@ class Shares:
         p = deployment.parallelism
         if p.ep == 1:
             return cls(p.ranks, 1.0, float(p.ranks), 1.0)
-        return cls(p.ranks, float(p.ep), p.ranks * p.dp / p.ep, float(p.dp))
+        busy = float(p.dp) if deployment.busy_replicas is None else deployment.busy_replicas
+        return cls(p.ranks, float(p.ep), p.ranks * p.dp / p.ep, busy)
 
 
 def gemm_kernel(deployment: Deployment, role: str) -> str:
@@ -188,13 +191,15 @@ def moe_operations(d: Deployment, f: Moe, T: Array) -> list[Operation]:
     share, D, hidden = Shares.of(d), d.activation_format.bytes, d.model.hidden
     matrices = 3.0 if f.gated else 2.0
     inner = hidden if f.latent is None else f.latent
-    width, tokens = f.width / share.expert_width, T * share.expert_tokens
+    width = f.width / share.expert_width
+    tokens = T * share.expert_tokens
+    touched = moe.experts_touched(f.experts, f.top_k, tokens) / share.experts
     if d.parallelism.ep > 1:
         # The step waits for the fullest rank, and that rank touches more of its experts too.
-        tokens = tokens * moe.imbalance(tokens, f.top_k, f.experts, d.parallelism.ep,
-                                        d.expert_skew)
+        load = moe.imbalance(tokens, f.top_k, f.experts, d.parallelism.ep, d.expert_skew)
+        touched = np.minimum(touched * load, f.experts / share.experts)
+        tokens = tokens * load
     w = d.weight_format("experts").bytes
-    touched = moe.experts_touched(f.experts, f.top_k, tokens) / share.experts
     used = f.top_k / share.experts
     bias = ((f.width * (matrices - 1) + inner) * d.weight_format("norm").bytes
             if f.expert_bias else 0.0)

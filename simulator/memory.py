@@ -233,13 +233,15 @@ def _with_far(d: Deployment, f: Offload, near: Memory, local: Array, context: Ar
     if not f.kv:
         fits = np.less_equal(weights, f.capacity)
         far = Far(weights, 0.0 * near.kv, weights, f.capacity, fits)
-        return replace(near, far=far, fits=near.fits & fits)
+        # Weights that have no room leave none for any sequence.
+        return replace(near, far=far, fits=near.fits & fits, max_batch=near.max_batch * fits,
+                       max_context=near.max_context * fits)
     moved = d.replace(offload=f.replace(kv=1.0 - f.kv))
     each, room = allocated_bytes(moved, context), f.capacity - weights
     kv = local * each
     fits = np.less_equal(kv, room)
     most = np.floor(np.maximum(room, 0.0) / each) * d.parallelism.dp
-    longest = np.maximum(longest_context(moved, np.minimum(room, 1e18) / local), 0.0)
+    longest = np.maximum(longest_context(moved, np.minimum(room, 1e18) / local), 0.0) * (room > 0)
     ideal = local * (ideal_bytes(moved, context) + ideal_bytes(d, context))
     return replace(near, far=Far(weights, kv, weights + kv, f.capacity, fits),
                    fits=near.fits & fits, max_batch=np.minimum(near.max_batch, most),

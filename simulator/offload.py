@@ -125,7 +125,7 @@ def far_memory(hardware: Hardware, to: str, memory: float | None = None,
     memory     [bytes/s] of the host's memory for one device, where it is slower than the link
     capacity   [bytes] of host memory for one device
     """
-    if to.lower() == "host":
+    if to.strip().lower() == "host":
         link = hardware.host_bandwidth
         if link is None:
             raise InputError(f"offload-to host: hardware '{hardware.name}' has no host link; add "
@@ -133,9 +133,9 @@ def far_memory(hardware: Hardware, to: str, memory: float | None = None,
         rate = link if memory is None else float(far_bandwidth(memory, link))
         return Offload(to="host", bandwidth=rate,
                        capacity=math.inf if capacity is None else capacity)
-    wanted = to.lower()
+    wanted = to.strip().lower()
     found = [t for t in hardware.tiers if wanted == t.name.lower()] or [
-        t for t in hardware.tiers if wanted in t.name.lower()]
+        t for t in hardware.tiers if wanted and wanted in t.name.lower()]
     if len(found) != 1:
         names = [t.name for t in hardware.tiers]
         reason = "several tiers match" if found else f"no such tier{nearest(to, ['host', *names])}"

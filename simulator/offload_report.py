@@ -34,6 +34,19 @@ def far_dict(f: Offload, m: Memory) -> dict[str, Any]:
     }
 
 
+def missing_room(m: Memory, f: Offload | None) -> str:
+    """What is needed, there and too much: of the memories that lack the room."""
+    def lacks(need: float, room: float) -> str:
+        return (f"{format_memory(need)} needed, {format_memory(room)} there, "
+                f"{format_memory(need - room)} too much")
+
+    near = lacks(float(m.total), float(m.capacity))
+    if f is None or m.far is None or m.far.fits:
+        return near
+    far = f"far memory {f.to}: {lacks(float(m.far.total), float(m.far.capacity))}"
+    return far if m.total <= m.capacity else f"{near}; {far}"
+
+
 def far_lines(f: Offload, m: Memory, each: str, experts: bool) -> list[str]:
     """What lies far, whether it has the room, and what its time assumes."""
     assert m.far is not None

@@ -1,4 +1,6 @@
-"""The least share of weights, experts or KV cache that must be offloaded for the rest to fit."""
+"""What must go elsewhere for the rest to fit: the least share into a farther memory, or the fewest
+devices.
+"""
 
 from __future__ import annotations
 
@@ -57,3 +59,10 @@ def placed(d: Deployment, w: Workload, far: Offload, automatic: Iterable[str] = 
         if name in wanted:
             found = _with(found, name, least_share(found, w, name))
     return found if found.offload is not None and found.offload.any else d
+
+
+def fewest_devices(d: Deployment, w: Workload, most: int = 1024) -> Deployment | None:
+    """The smallest tp x pp of at most `most` devices that fits, as advice names it; None: none."""
+    from simulator.advice import _stages
+
+    return next((c.deployment for c in _stages(d, w, most)), None)

@@ -9,7 +9,7 @@ from simulator.features import features
 from simulator.features_report import features_lines
 from simulator.memory import GivenKv, Memory
 from simulator.memory import memory as memory_of
-from simulator.offload_report import far_lines, os_line
+from simulator.offload_report import far_lines, missing_room, os_line
 from simulator.placement import has_experts
 from simulator.request import Cause, Estimate, Figure, Phase
 from simulator.units import (
@@ -61,9 +61,7 @@ def memory_lines(e: Estimate) -> list[str]:
                    f"{format_memory(float(m.capacity))}, "
                    f"{format_memory(float(m.capacity - m.total))} free")
     else:
-        verdict = (f"DOES NOT FIT{each}: {format_memory(float(m.total))} needed, "
-                   f"{format_memory(float(m.capacity))} there, "
-                   f"{format_memory(float(m.total - m.capacity))} too much")
+        verdict = f"DOES NOT FIT{each}: {missing_room(m, d.offload)}"
     lines = wrap(verdict + _capacity_range(e), "  ")
     state = f" (fixed state {format_memory(float(m.fixed_state))})" if m.fixed_state else ""
     lines += wrap(

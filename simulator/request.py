@@ -28,8 +28,8 @@ from simulator.specs.stack import Stack
 from simulator.stages import (
     decode_micro_batch,
     fill_and_drain,
+    last_share,
     prefill_micro_batch,
-    slowest_share,
 )
 from simulator.step import PassTime
 
@@ -140,12 +140,18 @@ def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) ->
     at_once, in_step = prefill_micro_batch(batch, stages), decode_micro_batch(batch, stages)
     if d.chunk is not None:
         at_once = batch
+    if d.parallelism.dp > 1 and d.parallelism.ep > 1:
+        d = d.replace(busy_replicas=w.batch / batch)
     first = prefill_pass(d, hardware, constants, at_once, w.input)
     step = decode_pass(d, hardware, constants, in_step, w.input + 1.0, last, listed)
     if stages > 1:
-        passes = batch / at_once
-        first = first.repeated(fill_and_drain(passes, slowest_share(d)), passes)
-        step = step.repeated(1.0, batch / in_step)
+        passes, rounds = batch / at_once, batch / in_step
+        slow, slow_at_ceiling = first.stage_shares(last_share(d))
+        first = first.repeated(fill_and_drain(passes, slow),
+                               fill_and_drain(passes, slow_at_ceiling), passes)
+        slow, slow_at_ceiling = step.stage_shares(last_share(d))
+        step = step.repeated(np.maximum(rounds * slow, 1.0),
+                             np.maximum(rounds * slow_at_ceiling, 1.0), rounds)
     return _Run(hardware, constants, first, step)
 
 

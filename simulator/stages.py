@@ -87,14 +87,27 @@ def fullest_stage(d: Deployment, by: Measure = "weights") -> tuple[list[Array], 
         loads = [sum(n * w for n, w in zip(row, weights, strict=True))
                  + edges[0] * (i == 0) + edges[1] * (i == stages - 1)
                  for i, row in enumerate(rows)]
-        best = int(np.argmax(loads))
+        best = max(range(stages), key=lambda i: (loads[i], i))
         return list(rows[best]), best == 0, best == stages - 1
-    most = max(sizes)
-    row, room = [0.0] * len(groups), float(most)
+    entrance, head = _edges(d) if by == "weights" else (0.0, 0.0)
+    found = []
+    for size, first, last in ((sizes[0], True, False), (max(sizes), False, False),
+                              (sizes[-1], False, True)):
+        row = _mixed(groups, weights, size)
+        load = sum(n * w for n, w in zip(row, weights, strict=True))
+        found.append((load + entrance * first + head * last, last, first, row))
+    _, last, first, row = max(found, key=lambda x: x[:3])
+    return list(row), first, last
+
+
+def _mixed(groups: tuple[LayerGroup, ...], weights: list[float], size: int) -> list[float]:
+    """Layers of each group in a stage of `size`: its share of each, rounded up, heaviest first."""
+    total = sum(g.count for g in groups)
+    row, room = [0.0] * len(groups), float(size)
     for i in sorted(range(len(groups)), key=lambda i: -weights[i]):
-        row[i] = min(float(np.ceil(groups[i].count * most / d.model.layer_count)), room)
+        row[i] = min(float(np.ceil(groups[i].count * size / total)), room)
         room -= row[i]
-    return list(row), False, sizes[-1] == most
+    return row
 
 
 def _edges(d: Deployment) -> tuple[float, float]:
@@ -117,9 +130,9 @@ def mixer_share(d: Deployment, mixer: object) -> float:
     return float(sum(n for n, _ in alike) / sum(count for _, count in alike))
 
 
-def slowest_share(d: Deployment) -> float:
-    """Share of a pass that the slowest stage takes: that of its layers."""
-    return max(stage_sizes(d.model.layer_count, d.parallelism.pp)) / d.model.layer_count
+def last_share(d: Deployment) -> float:
+    """Share of the layers that the last stage holds, beside the head."""
+    return stage_sizes(d.model.layer_count, d.parallelism.pp)[-1] / d.model.layer_count
 
 
 def bubble(stages: Array, micro_batches: Array) -> Array:
@@ -139,7 +152,7 @@ def prefill_micro_batch(batch: Array, stages: int) -> Array:
     return batch / np.minimum(batch, float(MICRO_BATCHES_PER_STAGE * stages))
 
 
-def fill_and_drain(micro_batches: Array, slowest: float) -> Array:
+def fill_and_drain(micro_batches: Array, slowest: Array) -> Array:
     """Time of m micro-batches over that of one: 1 + (m - 1) s, s the slowest stage's share.
 
     One micro-batch passes every stage: a pipeline doesn't shorten a single request.

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from simulator.allocation import cached_prefix
-from simulator.arrays import Array, present
+from simulator.arrays import Array, largest, present
 from simulator.deployment import Deployment
 from simulator.efficiency import Efficiency
 from simulator.layers import (
@@ -30,6 +30,10 @@ from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import LayerGroup
 from simulator.stages import by_mixer
+
+# Operations of the last pipeline stage alone.
+HEAD = frozenset({"final_norm", "lm_head", "head_bias", "embedding_down", "sampling",
+                  "logits_all_gather"})
 
 # The stage share of operations of a model that isn't cut into stages.
 WHOLE = Operation.__struct_defaults__[-1]
@@ -95,11 +99,33 @@ class PassTime(msgspec.Struct, frozen=True):
     bytes: Array
     wire: Array
 
-    def repeated(self, time: Array, work: Array) -> PassTime:
-        """This pass as one of several micro-batches: `time` as long, `work` times the work."""
-        times = ("ceiling", "ceiling_compute", "expected", "compute", "memory", "network",
-                 "overhead")
-        factors = (dict.fromkeys((*times, "host"), time)
+    def stage_shares(self, last: float) -> tuple[Array, Array]:
+        """Share of the pass that the slowest pipeline stage takes: expected, and at the ceiling.
+
+        It is the stage with the most weights, or the last one, with `last` of the layers and the
+        head: experts are held but not all read, while the head is read in every step.
+        """
+        layers = largest(t.operation.stage for t in self.operations if t.operation.kind == "gemm"
+                         and t.operation.name not in HEAD)
+
+        def share(times: list[Array], host: Array) -> Array:
+            stages = [t.operation.stage for t in self.operations]
+            heads = [t.operation.name in HEAD for t in self.operations]
+            fullest = sum_of(x * s for x, s in zip(times, stages, strict=True)) + layers * host
+            head = sum_of(x * h for x, h in zip(times, heads, strict=True))
+            total = sum_of(times) + host
+            return np.maximum(fullest, (total - head) * last + head) / total
+
+        return (share([t.expected for t in self.operations], self.host),
+                share([t.ceiling for t in self.operations], 0.0))
+
+    def repeated(self, time: Array, ceiling: Array, work: Array) -> PassTime:
+        """This pass as one of several micro-batches: `time` as long (`ceiling` as long at the
+        ceiling), with `work` times the work.
+        """
+        factors = (dict.fromkeys(("expected", "compute", "memory", "network", "overhead", "host"),
+                                 time)
+                   | dict.fromkeys(("ceiling", "ceiling_compute"), ceiling)
                    | dict.fromkeys(("flops", "bytes", "wire"), work))
         return msgspec.structs.replace(
             self,

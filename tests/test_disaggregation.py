@@ -191,3 +191,54 @@ def test_other_hardware_for_prefill(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["prefill"]["hardware"] == "l40s"
     assert found["prefill"]["parallelism"]["tp"] == 2
     assert found["kv_transfer"]["bandwidth_bytes_per_s"] == pytest.approx(50e9)
+
+
+def test_the_link_is_part_of_the_capacity() -> None:
+    """1 GB/s each carries 7.45 caches of 128 MiB a second; the scarcer pool's links count."""
+    d = Deployment.of("llama-3.1-8b", "h100")
+    slow = g.pool_link(d, d, bandwidth=1e9)
+    s = g.pools(d, d, Workload(1, 1024, 256), slow)
+    assert s.kv_bytes == 1024 * 131_072
+    most = min(s.n_p, s.n_d) * 1e9 / s.kv_bytes
+    assert s.link_rate == pytest.approx(most)
+    assert s.rate() <= most
+    assert s.goodput(1.0) <= most
+    assert s.ratio == pytest.approx(1.0)      # both ends wait for their links
+    assert s.disaggregated(0.99 * most).stable
+    assert not s.disaggregated(1.01 * most).stable
+    assert s.link_wait(0.5 * most) == pytest.approx(0.5 * s.kv_bytes / 1e9)     # rho D / 2 (1 - rho)
+    fast = g.pools(d, d, Workload(1, 1024, 256), g.pool_link(d, d), (s.n_p, s.n_d))
+    gain = s.disaggregated(0.5 * most).ttft - fast.disaggregated(0.5 * most).ttft
+    assert gain == pytest.approx(s.link_wait(0.5 * most) + s.exposed - fast.exposed, rel=0.02)
+    _, rows = g.input_crossing(d, d, Workload(1, 1024, 256), s, 1.0)
+    assert all(r.disaggregated <= min(r.n_p, r.n_d) * 1e9 / (r.input * 131_072) * 1.001
+               for r in rows)
+
+
+def test_a_slow_link_makes_pools_lose(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["disaggregate", "llama-3.1-8b", "h100", "--link-bandwidth", "1GB/s", "--rate", "20",
+             "--prefill", "1", "--decode", "1"]
+    assert run([*flags, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["disaggregated"]["stable"]
+    assert found["disaggregated"]["max_rate_per_s"] == found["kv_transfer"]["max_rate_per_s"]
+    assert found["kv_transfer"]["max_rate_per_s"] == pytest.approx(1e9 / (1024 * 131_072))
+    assert found["better_at_rate"] == "aggregated"
+    assert run(flags) == 1
+    assert "AGGREGATED WINS" in capsys.readouterr().out
+
+
+def test_neither_is_better_where_neither_keeps_up(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["disaggregate", "llama-3.1-8b", "h100", "--rate", "100000"]
+    assert run([*flags, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["better_at_rate"] is None
+    assert run(flags) == 1
+    out = capsys.readouterr().out
+    assert "NEITHER" in out
+    assert " WIN" not in out
+
+
+def test_help_states_the_batch_that_is_used() -> None:
+    text = " ".join(CliRunner().invoke(cli, ["disaggregate", "--help"]).stdout.split())
+    assert f"without it {g.USUAL_BATCH}, or what fits" in text
+    assert "--batch B Sequences of a decode instance" in text

@@ -248,7 +248,7 @@ def test_groups_that_share_a_class_or_fit_none_are_noted() -> None:
 
 @pytest.mark.parametrize("block", [{}, {"bits": 4, "group_size": 64}])
 def test_block_without_a_method_is_refused(block: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="quantization_config: .*'quant_method' is missing"):
+    with pytest.raises(InputError, match=r"quantization_config: .*'quant_method' is missing"):
         imported(LLAMA, quantization_config=block)
 
 

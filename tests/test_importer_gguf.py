@@ -58,7 +58,7 @@ def header(metadata: dict[str, Any], tensors: Tensors, version: int = 3) -> byte
 def file_bytes(tensors: Tensors) -> int:
     """Bytes of all tensors."""
     total = 0
-    for name, shape, kind in tensors:
+    for _, shape, kind in tensors:
         _, block, size = TYPES[NUMBERS[kind]]
         count = 1
         for length in shape:

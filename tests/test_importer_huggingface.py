@@ -289,7 +289,7 @@ def test_renamed_key_is_refused(old: str, new: str, close: str) -> None:
 
 def test_renamed_window_is_refused() -> None:
     data = {**LLAMA, "model_type": "gemma3", "head_dim": 64, "sliding_window_attention_size": 512}
-    with pytest.raises(InputError, match="'sliding_window_attention_size'.*'sliding_window'"):
+    with pytest.raises(InputError, match=r"'sliding_window_attention_size'.*'sliding_window'"):
         imported(data)
 
 

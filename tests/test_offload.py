@@ -278,3 +278,44 @@ def test_bad_input_is_one_line(flags: list[str], capsys: pytest.CaptureFixture[s
     assert out == ""
     assert err.count("\n") == 1
     assert err.startswith("tokline: ")
+
+
+@pytest.mark.parametrize("extra", [[], ["--offload-kv", "0.5"]])
+def test_the_verdict_is_of_the_memory_that_lacks_room(
+        extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["estimate", "llama-3.1-8b", "h100", "--offload-weights", "0.5", "--host-memory",
+             "1GiB", *extra]
+    assert run(flags) == 1
+    out = capsys.readouterr().out
+    line = next(x for x in out.splitlines() if x.startswith("DOES NOT FIT"))
+    assert line.startswith("DOES NOT FIT: far memory host: 7.")
+    assert "1.00 GiB there, 6." in line
+    assert "too much" in line
+    assert "-" not in line
+    assert "max batch 0 at this length; max context 0 at this batch" in " ".join(out.split())
+    assert run([*flags, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["memory"]
+    assert (found["fits"], found["max_batch"], found["max_context"]) == (False, 0, 0)
+    assert run(["estimate", "llama-3.1-405b", "h100", "--offload-weights", "0.5",
+                "--host-memory", "1GiB"]) == 1
+    both = " ".join(capsys.readouterr().out.split())
+    assert both.count("too much") >= 2
+    assert "too much; far memory host: " in both
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    (["--offload-overlap", "0.5"], "--offload-overlap: nothing is offloaded"),
+    (["--offload-to", "host"], "--offload-to: nothing is offloaded"),
+    (["--offload-to", "hots"], "did you mean 'host'?"),
+    (["--offload-to", "", "--offload-kv", "0.5"], "no such tier"),
+    (["--offload-to", "hots", "--offload-kv", "0.5", "--host-memory", "9GiB"],
+     "did you mean 'host'?"),
+])
+@pytest.mark.parametrize("command", ["estimate", "memory"])
+def test_flags_that_change_nothing_are_refused(
+        command: str, flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "llama-3.1-8b", "h100", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err

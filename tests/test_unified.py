@@ -146,3 +146,14 @@ def test_four_wafers_hold_70b() -> None:
     assert float(staged.decode.detail.network) < float(four.decode.detail.network)
     for e in (four, staged):
         assert 50 < float(e.tokens_per_s_per_user.expected) < 1000
+
+
+def test_chips_with_sram_alone_are_split_beyond_64(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["estimate", "llama-3.1-70b", "groq", "--weights", "int8", "--optimise", "latency",
+                "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["memory"]["fits"]
+    p = found["parallelism"]
+    assert found["devices"] == 512 == p["tp"] * p["pp"] * p["dp"]
+    assert (p["tp"], p["pp"]) == (64, 8)
+    assert all(a["reason"] for a in found["alternatives"])

@@ -70,6 +70,14 @@ def command(n_p: str | None, n_d: str | None, rate: str | None, tpot: str | None
     return 0 if s.disaggregated(at).stable else 1
 
 
+for _option in command.params:
+    # The shared flag is one of 1 by default; here it is the batch that the pools are matched for.
+    if isinstance(_option, click.Option) and _option.name == "batch":
+        _option.show_default = False
+        _option.help = ("Sequences of a decode instance [default: the most within --tpot; without "
+                        "it 64, or what fits].")
+
+
 def _asked(options: dict[str, Any]) -> tuple[Deployment, Deployment, Workload, float | None]:
     """Decode and prefill instance, workload, and the batch where one is given."""
     hardware, tp, pp = (options.pop(f"prefill_{name}") for name in ("hardware", "tp", "pp"))

@@ -12,13 +12,9 @@ from simulator.explain.passes import Pass, both_passes, parts_of
 from simulator.explain.times import expected_lines, operations_table, roof_lines
 from simulator.explain.weights import weights_part
 from simulator.memory import per_replica
-from simulator.request import Estimate
+from simulator.request import Estimate, Figure
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import Mla
-from simulator.stages import (
-    fill_and_drain,
-    slowest_share,
-)
 from simulator.units import (
     format_bandwidth,
     format_decimal_bytes,
@@ -56,10 +52,23 @@ def decode_page(e: Estimate, p: Pass) -> list[str]:
         *roof_lines(p, float(tpot.ceiling),
                      f"1/TPOT = {format_number(float(1 / tpot.ceiling))} tok/s"),
         *expected_lines(e, p, float(tpot.expected)),
+        *pipeline_lines(p, tpot, "micro-batches in flight wait for the fullest stage"),
         row("TPOT", f"1 / {format_time(float(tpot.expected))}",
               f"{format_number(float(1 / tpot.expected))} tok/s a user",
               f"time a token, between {format_time(float(tpot.low))} and "
               f"{format_time(float(tpot.high))}")]
+
+
+def pipeline_lines(p: Pass, figure: Figure, why: str) -> list[str]:
+    """What the pipeline makes of one micro-batch's times; nothing where it makes none."""
+    lines = []
+    for name, once, time in (("ceiling", p.ceiling.ceiling, figure.ceiling),
+                             ("expected", p.time.expected, figure.expected)):
+        factor = float(time) / float(once)
+        if factor > 1.001:
+            lines.append(row(f"{name}, pipeline", f"{format_time(float(once))} x "
+                             f"{format_number(factor, 4)}", format_time(float(time)), why))
+    return lines
 
 
 def prefill_page(e: Estimate, p: Pass) -> list[str]:
@@ -79,18 +88,9 @@ def prefill_page(e: Estimate, p: Pass) -> list[str]:
         *roof_lines(p, float(ttft.ceiling)),
         *expected_lines(e, p, float(ttft.expected)),
     ]
-    stages = e.deployment.parallelism.pp
     passes = float(per_replica(e.deployment, e.workload.batch)) / p.sequences
-    if stages > 1 and passes > 1:
-        slowest = slowest_share(e.deployment)
-        factor = float(fill_and_drain(passes, slowest))
-        lines.append(row(
-            "pipeline", f"1 + ({exact(passes)} - 1) x {format_number(slowest, 4)}",
-            format_number(factor, 4), f"{exact(passes)} micro-batches, and the slowest "
-            "stage's share of a pass"))
-        lines += [row(f"{name}, whole batch", f"{format_time(float(time) / factor)} x "
-                        f"{format_number(factor, 4)}", format_time(float(time)))
-                  for name, time in (("ceiling", ttft.ceiling), ("expected", ttft.expected))]
+    lines += pipeline_lines(p, ttft, f"{exact(passes)} micro-batches: 1 + (m - 1) x the share of a "
+                            "pass that the fullest stage takes")
     return [*lines, row(
         "TTFT, no queue", "", format_time(float(ttft.expected)),
         f"between {format_time(float(ttft.low))} and {format_time(float(ttft.high))}; "

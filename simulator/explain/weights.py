@@ -85,17 +85,18 @@ def weights_part(p: Pass) -> tuple[list[str], float]:
                 f"over the mean m = {amount(T * moe.top_k / share.experts)} choices a rank, R = "
                 f"{share.experts:g} ranks" + (f", skew {float(d.expert_skew):g}"
                                               if d.expert_skew != 1.0 else "")))
-            shown = f"({shown} x {amount(fullest)})"
-        touched = float(experts_touched(moe.experts, moe.top_k, T * fullest))
+        touched = float(experts_touched(moe.experts, moe.top_k, T))
         routed.append(row(
             "experts touched", f"{moe.experts} x (1 - (1 - {moe.top_k}/{moe.experts})^{shown})",
             amount(touched), f"E(1-(1-k/E)^T) of E = {moe.experts} experts, T = "
             f"{many(T, 'token')}{replicas}, k = {moe.top_k} each"))
-        here = touched / share.experts
+        held = moe.experts / share.experts
+        here = min(touched / share.experts * fullest, held)
         if share.experts > 1:
             routed.append(row(
-                "touched on a device", f"{amount(touched)} / {share.experts:g}", amount(here),
-                f"a device holds {moe.experts / share.experts:g} of {moe.experts} experts"))
+                "touched on a device", f"{amount(touched)} / {share.experts:g} x {amount(fullest)}"
+                if here < held else f"all of {amount(held)}", amount(here),
+                f"on the fullest device, which holds {held:g} of {moe.experts} experts"))
         values, bias = expert_values(d, moe)
         form = d.weight_format("experts")
         routed.append(row(

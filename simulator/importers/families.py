@@ -1,8 +1,8 @@
 """The families: for each `model_type` its layers, its norm, and its class defaults.
 
 A new family is a row here, with a rule beside it where its layers are not the standard ones.
-`defaults` are what the configuration class of transformers assumes; dimensions among them serve
-only nested text blocks, which are saved as differences to the class.
+`defaults` are what its configuration class assumes beyond the fields in `class_defaults.py`: rules
+in the class's code, and classes that transformers does not have.
 """
 
 from __future__ import annotations
@@ -42,14 +42,6 @@ class Family:
     head_bias: bool | str = False
 
 
-_SIZES = ("hidden", "width", "layers", "heads", "kv_heads", "vocabulary", "positions", "head_dim")
-
-
-def _sizes(*values: int | None) -> dict[str, Any]:
-    """Dimensions of a class in the order of `_SIZES`; the head size may be left out."""
-    return dict(zip(_SIZES, values, strict=False))
-
-
 def _row(origin: str, traits: Traits, fixed: Mapping[str, Any] | None = None,
          mtp: Prediction | None = None, **defaults: Any) -> Family:
     """A family of standard layers."""
@@ -59,26 +51,14 @@ def _row(origin: str, traits: Traits, fixed: Mapping[str, Any] | None = None,
 
 
 _BIASES = Traits(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias")
-_LLAMA = _sizes(4096, 11008, 32, 32, None, 32000, 2048)
-_QWEN = {**_sizes(4096, 22016, 32, 32, 32, 151936, 32768), "max_window_layers": 28,
-         "window": 4096}
-_GEMMA2 = {**_sizes(2304, 9216, 26, 8, 4, 256000, 8192, 256), "window": 4096, "tied": True}
-_GEMMA3 = {**_sizes(2304, 9216, 26, 8, 4, 262208, 131072, 256), "window": 4096, "tied": True,
-           "sliding_window_pattern": 6}
-_GEMMA4 = {**_sizes(2304, 9216, 30, 8, 4, 262144, 131072, 256), "window": 512, "tied": True,
-           "sliding_window_pattern": 6, "global_head_dim": 512}
-_LATENT = {"q_lora_rank": 1536}
-_MISTRAL = {**_sizes(4096, 14336, 32, 32, 8, 32000, 131072), "window": 4096}
-_MINISTRAL = {**_MISTRAL, "window": None}
-_LINEAR = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
-           "linear_value_head_dim": 128, "full_attention_interval": 4,
-           "attn_output_gate": True, "conv": 4, "head_dim": 256, "positions": 32768}
+_LINEAR = {"full_attention_interval": 4,
+           "attn_output_gate": True}
 
 _DENSE: dict[str, Family] = {
-    "llama": _row("LlamaConfig", _BIASES, **_LLAMA),
-    "mistral": _row("MistralConfig", Traits(windows="all"), **_MISTRAL),
-    "ministral3": _row("Ministral3Config", Traits(windows="all"), **_MINISTRAL),
-    "ministral": _row("MinistralConfig", Traits(windows="all"), **_MISTRAL),
+    "llama": _row("LlamaConfig", _BIASES),
+    "mistral": _row("MistralConfig", Traits(windows="all")),
+    "ministral3": _row("Ministral3Config", Traits(windows="all")),
+    "ministral": _row("MinistralConfig", Traits(windows="all")),
     "baichuan": _row("BaichuanConfig", Traits(), positions=4096),
     "orion": _row("OrionConfig", Traits(norm="layer"), positions=4096),
     "internlm": _row("InternLMConfig", Traits(qkv_bias="bias", output_bias="bias"), bias=True,
@@ -87,17 +67,15 @@ _DENSE: dict[str, Family] = {
                       positions=2048),
     "internlm3": _row("InternLM3Config", Traits(qkv_bias="qkv_bias", output_bias="bias",
                                                 mlp_bias="bias"), positions=32768),
-    "qwen2": _row("Qwen2Config", Traits(qkv_bias=True, windows="switched"), **_QWEN),
+    "qwen2": _row("Qwen2Config", Traits(qkv_bias=True, windows="switched")),
     "qwen3": _row("Qwen3Config", Traits(qkv_bias="attention_bias", output_bias="attention_bias",
-                                        qk_norm="head", windows="switched"),
-                  **{**_QWEN, "head_dim": 128}),
-    "gemma": _row("GemmaConfig", Traits(qkv_bias="attention_bias", output_bias="attention_bias"),
-                  **_sizes(3072, 24576, 28, 16, 16, 256000, 8192, 256), tied=True),
+                                        qk_norm="head", windows="switched")),
+    "gemma": _row("GemmaConfig", Traits(qkv_bias="attention_bias", output_bias="attention_bias")),
     "gemma2": _row("Gemma2Config", Traits(norms=4, windows="even", qkv_bias="attention_bias",
-                                          output_bias="attention_bias"), **_GEMMA2),
+                                          output_bias="attention_bias")),
     "gemma3_text": _row("Gemma3TextConfig", Traits(
         norms=4, windows="pattern", qk_norm="head", qkv_bias="attention_bias",
-        output_bias="attention_bias"), **_GEMMA3),
+        output_bias="attention_bias"), sliding_window_pattern=6),
     "cohere": _row("CohereConfig", Traits(
         norm="layer-no-bias", norms=1, parallel=True, qk_norm="full", qk_norm_key="use_qk_norm",
         qkv_bias="attention_bias", output_bias="attention_bias"), tied=True, positions=8192),
@@ -141,8 +119,7 @@ _DENSE: dict[str, Family] = {
 }  # fmt: skip
 
 _SPARSE: dict[str, Family] = {
-    "mixtral": _row("MixtralConfig", Traits(windows="all", experts=experts.in_all_layers),
-                    **_sizes(4096, 14336, 32, 32, 8, 32000, 131072), experts=8, top_k=2),
+    "mixtral": _row("MixtralConfig", Traits(windows="all", experts=experts.in_all_layers)),
     "phimoe": _row("PhimoeConfig", Traits(
         norm="layer", windows="all", qkv_bias="attention_bias", output_bias="attention_bias",
         head_bias="lm_head_bias", experts=experts.in_all_layers), positions=131072),
@@ -151,10 +128,10 @@ _SPARSE: dict[str, Family] = {
                   positions=4096),
     "qwen2_moe": _row("Qwen2MoeConfig", Traits(qkv_bias="qkv_bias", windows="switched",
                                                experts=experts.qwen),
-                      **{**_QWEN, "qkv_bias": True}),
+                      qkv_bias=True),
     "qwen3_moe": _row("Qwen3MoeConfig", Traits(
         qkv_bias="attention_bias", output_bias="attention_bias", qk_norm="head",
-        windows="switched", experts=experts.qwen), **_QWEN),
+        windows="switched", experts=experts.qwen)),
     "gpt_oss": _row("GptOssConfig", Traits(
         qkv_bias="attention_bias", output_bias="attention_bias", sinks=True, windows="even",
         experts=experts.oss),
@@ -185,11 +162,7 @@ _SPARSE: dict[str, Family] = {
         experts=experts.hunyuan), positions=2048, shared_experts=1),
     "grok-1": _row("Grok-1 run.py", Traits(norms=4, experts=experts.grok), tied=True,
                    positions=8192),
-    "llama4_text": Family(
-        "Llama4TextConfig", mixed.llama4_layers,
-        defaults={**_sizes(5120, 8192, 48, 40, 8, 202048, 131072, 128), "experts": 16, "top_k": 1,
-                  "intermediate_size_mlp": 16384, "interleave_moe_layer_step": 1,
-                  "attention_chunk_size": 8192}),
+    "llama4_text": Family("Llama4TextConfig", mixed.llama4_layers),
     "mimo_v2_flash": Family("MiMoV2FlashConfig", mixed.mimo_layers,
                             defaults={"first_k_dense_replace": 1, "swa_num_key_value_heads": 8,
                                       "add_swa_attention_sink_bias": True}),
@@ -197,15 +170,14 @@ _SPARSE: dict[str, Family] = {
                    defaults={"positions": 2048}),
 }  # fmt: skip
 
-_latent = partial(Family, layers=latent.sparse_latent_layers, mtp=latent.mtp_layers,
-                  defaults={**_LATENT, "positions": 4096})
+_latent = partial(Family, layers=latent.sparse_latent_layers, mtp=latent.mtp_layers)
 _LATENT_FAMILIES: dict[str, Family] = {
     "deepseek_v2": _latent("DeepseekV2Config"),
     "deepseek_v3": _latent("DeepseekV3Config"),
     "deepseek_v32": _latent("DeepseekV32Config"),
     "kimi_k2": _latent("DeepseekV3Config"),
     "glm4_moe_lite": _latent("Glm4MoeLiteConfig", defaults={"first_k_dense_replace": 1}),
-    "glm_moe_dsa": _latent("GlmMoeDsaConfig", defaults={**_LATENT, "positions": 202752}),
+    "glm_moe_dsa": _latent("GlmMoeDsaConfig"),
     "minicpm3": Family("MiniCPM3Config", latent.dense_latent_layers,
                        defaults={"tied": True, "positions": 32768}),
 }
@@ -270,10 +242,9 @@ _CLASSIC: dict[str, Family] = {
     "plamo": Family("PlamoConfig", classic.plamo_layers,
                     defaults={"n_shared_head": 8, "positions": 2048}),
     "nemotron-nas": Family("DeciLMConfig", mixed.nas_layers, defaults={"positions": 2048}),
-    "gemma4_text": Family("Gemma4TextConfig", mixed.gemma4_layers, defaults=_GEMMA4,
-                          frame=mixed.gemma4_frame),
+    "gemma4_text": Family("Gemma4TextConfig", mixed.gemma4_layers,
+                          defaults={"sliding_window_pattern": 6}, frame=mixed.gemma4_frame),
     "mllama_text_model": Family("MllamaTextConfig", mixed.mllama_layers, defaults={
-        **_sizes(4096, 14336, 40, 32, 8, 128256, 131072),
         "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}, frame=mixed.mllama_frame),
 }
 

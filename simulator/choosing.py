@@ -129,9 +129,9 @@ def choose(d: Deployment, w: Workload, goal: str, devices: int | None = None,
            nodes: int = 1) -> Choice:
     """The best split of `devices`; without a number of the fewest devices that fit at all.
 
-    `devices` are those of all `nodes`. Beyond what `node_sizes` tries, chips with SRAM alone take the
-    smallest tp x pp that fits, and the best split of so many. Where nothing fits, the split that needs the least memory
-    is returned, and its estimate says that it doesn't fit.
+    `devices` are those of all `nodes`. Where none of `node_sizes` fits, the
+    devices are those of the smallest tp x pp that does. Where nothing fits, the split that needs
+    the least memory is returned, and its estimate says that it doesn't fit.
     """
     if goal not in GOALS:
         raise InputError(f"--optimise: '{goal}' is none of {', '.join(GOALS)}")

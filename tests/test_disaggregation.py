@@ -206,7 +206,8 @@ def test_the_link_is_part_of_the_capacity() -> None:
     assert s.ratio == pytest.approx(1.0)      # both ends wait for their links
     assert s.disaggregated(0.99 * most).stable
     assert not s.disaggregated(1.01 * most).stable
-    assert s.link_wait(0.5 * most) == pytest.approx(0.5 * s.kv_bytes / 1e9)     # rho D / 2 (1 - rho)
+    # rho D / (2 (1 - rho)) at half the load
+    assert s.link_wait(0.5 * most) == pytest.approx(0.5 * s.kv_bytes / 1e9)
     fast = g.pools(d, d, Workload(1, 1024, 256), g.pool_link(d, d), (s.n_p, s.n_d))
     gain = s.disaggregated(0.5 * most).ttft - fast.disaggregated(0.5 * most).ttft
     assert gain == pytest.approx(s.link_wait(0.5 * most) + s.exposed - fast.exposed, rel=0.02)

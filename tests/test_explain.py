@@ -181,7 +181,7 @@ def _text(name: str) -> str:
     ("window", ["32 layers x 4,096 B/token x 4,096 tokens x 1 sequence", "537 MB"]),
     ("int4", ["6.98e9 values x 0.515625 B (int4-g128)", "526e6 values x 2 B (bf16)"]),
     ("mla, dp and ep", ["256 x (1 - (1 - 8/256)^64)", "T = 64 tokens of all 8 replicas",
-                        "/ 8 x 1.255", "which holds 32 of 256 experts", "All numbers are those of one device"]),
+                        "which holds 32 of 256 experts", "All numbers are those of one device"]),
     ("range", ["favourable end of each (40.0 TB/s, 1.20 PFLOP/s)", "/ 40.0 TB/s",
                "take the middle (25.6 TB/s, 800 TFLOP/s)"]),
     ("pp", ["all 4 stages one after the other", "micro-batch"]),

@@ -69,3 +69,30 @@ def test_bubble() -> None:
     assert s.bubble(1.0, 12.0) == 0.0
     assert s.fill_and_drain(1.0, 0.25) == 1.0
     assert s.fill_and_drain(12.0, 0.25) == pytest.approx(15 / 4)
+
+
+def test_a_pipeline_waits_for_its_slowest_stage() -> None:
+    """Llama-3.1-8B, 8 stages: the last has 4 layers and the head, 2.796 GB at 3.35 TB/s."""
+    d = Deployment.of("llama-3.1-8b", "h100", "ideal", parallelism=Parallelism(pp=8))
+    eight = estimate(d, Workload(8, 1024, 256))
+    assert float(eight.tpot.ceiling) >= 8 * 2.796e9 / 3.35e12
+    assert float(eight.decode.utilisation) <= 1.0
+    one = estimate(d, Workload(1, 1024, 256))
+    assert float(one.decode.detail.bytes) == pytest.approx(2.817e9, rel=0.01)
+
+
+def test_experts_are_not_read_to_see_them_held() -> None:
+    """DeepSeek-V3 on 8 stages, 8 sequences: the last stage streams the head, 5.98 GB, 8 times."""
+    d = Deployment.of("deepseek-v3", "h200", "ideal", parallelism=Parallelism(pp=8))
+    assert float(estimate(d, Workload(8, 1024, 256)).tpot.ceiling) >= 8 * 5.95e9 / 4.8e12
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8, 9])
+def test_experts_see_the_tokens_there_are(batch: int) -> None:
+    """Mixtral, dp 8 and ep 8: 2 choices a token, however the replicas are filled."""
+    d = Deployment.of("mixtral-8x7b", "h100", "ideal", parallelism=Parallelism(dp=8, ep=8))
+    e = estimate(d, Workload(batch, 64, 2))
+    experts = next(t for t in e.decode.detail.operations if t.operation.name == "experts")
+    one_expert = 2 * 3 * 4096 * 14336 * 32
+    assert float(experts.flops) >= batch * 2 / 8 * one_expert * (1 - 1e-12)
+    assert float(experts.flops) <= batch * one_expert * (1 + 1e-12)

@@ -69,7 +69,7 @@ def _devices(d: Deployment, w: Workload, most: int = 256) -> Iterator[Change]:
             continue
 
 
-def _stages(d: Deployment, w: Workload, most: int = 4096) -> Iterator[Change]:
+def changed_stages(d: Deployment, w: Workload, most: int = 4096) -> Iterator[Change]:
     """The fewest devices, tensor parallel inside stages of a pipeline, whose memory is enough.
 
     Weights that no tensor parallelism brings down to one device's memory (chips with SRAM alone)
@@ -119,7 +119,7 @@ def changes_that_fit(e: Estimate) -> list[Change]:
     for candidates in (_kv(d, w), _weights(d, w), devices):
         first = next((c for c in candidates if fits(c)), None)
         if first is None and candidates is devices:
-            first = next(_stages(d, w), None)
+            first = next(changed_stages(d, w), None)
         if first is not None:
             found.append(first)
     if 1 <= m.max_batch < w.batch:
@@ -138,7 +138,7 @@ def changes_that_fit(e: Estimate) -> list[Change]:
         found += [both] if both is not None else []
     if not found:
         spread = next((Change(f"{c.text}, {s.text}", f"{s.flag} {c.flag}", s.deployment, w)
-                       for c in _weights(d, w) for s in _stages(c.deployment, w)), None)
+                       for c in _weights(d, w) for s in changed_stages(c.deployment, w)), None)
         found += [spread] if spread is not None else []
     return found
 

@@ -63,6 +63,6 @@ def placed(d: Deployment, w: Workload, far: Offload, automatic: Iterable[str] = 
 
 def fewest_devices(d: Deployment, w: Workload, most: int = 1024) -> Deployment | None:
     """The smallest tp x pp of at most `most` devices that fits, as advice names it; None: none."""
-    from simulator.advice import _stages
+    from simulator.advice import changed_stages
 
-    return next((c.deployment for c in _stages(d, w, most)), None)
+    return next((c.deployment for c in changed_stages(d, w, most)), None)

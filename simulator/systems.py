@@ -60,11 +60,9 @@ def _beyond(d: Deployment, group: int, joined: int) -> str:
     """Why more devices than the link joins are refused, and what to write instead."""
     h, count = d.hardware, d.devices
     link = f"its link ({h.link})" if h.link else "its link"
-    if joined == 1:
-        link += " is none"
     where = f"a node of {d.devices // d.nodes}" if d.nodes > 1 else _degrees(d.parallelism)
     text = (f"hardware '{h.name}': {where} puts {group} devices into one group, and {link} joins "
-            f"{joined}")
+            f"{joined if joined > 1 else 'no two'}")
     if h.scale_out_bandwidth is None:
         return (f"{text}; the spec has no scale-out link to go on (--dp replicas need none); add "
                 "for example 'scale_out_bandwidth: 50 GB/s'")

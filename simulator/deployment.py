@@ -203,5 +203,12 @@ class Deployment:
         return self.devices // self.nodes if self.nodes > 1 else None
 
 
+def has_features(d: Deployment) -> bool:
+    """Whether anything of a deployment is more than plain prefill and decode."""
+    return (d.speculation is not None or d.chunk is not None or bool(d.prefix_hit)
+            or d.parallelism.ep > 1)
+
+
 __all__ = ["FORMAT_ROLES", "QUANTISED_ROLES", "Deployment", "Parallelism", "Speculation",
-           "Workload", "check_parallelism"]
+           "Workload", "check_parallelism",
+           "has_features"]

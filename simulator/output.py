@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from simulator.allocation import KvPool
-from simulator.features import features
-from simulator.features_report import features_dict
+from simulator.deployment import has_features
 from simulator.memory import GivenKv
 from simulator.offload_report import far_dict
 from simulator.request import Cause, Estimate, Figure, Phase
@@ -193,6 +192,17 @@ def identity(e: Estimate) -> dict[str, Any]:
     }
 
 
+def _features(e: Estimate) -> dict[str, Any]:
+    """What the features of the deployment did; imported only where it has one."""
+    if not has_features(e.deployment):
+        return dict.fromkeys(("speculation", "chunked_prefill", "prefix_cache",
+                              "expert_imbalance"))
+    from simulator.features import features
+    from simulator.features_report import features_dict
+
+    return features_dict(features(e))
+
+
 def estimate_dict(e: Estimate, causes: list[Cause], force: bool = False,
                   warnings: list[str] | None = None) -> dict[str, Any]:
     """The whole answer. Rates, energy and cost are null where it doesn't fit, unless forced."""
@@ -211,7 +221,7 @@ def estimate_dict(e: Estimate, causes: list[Cause], force: bool = False,
         "prefill": _phase(e.prefill, "mfu"),
         "decode": _phase(e.decode, "mbu") if steps else _no_decode(),
         "memory": memory_dict(e),
-        "features": features_dict(features(e)),
+        "features": _features(e),
         "energy_joules_per_output_token": rate(e.energy_per_token),
         "usd_per_million_output_tokens": rate(e.usd_per_million_tokens),
         "basis": basis(e, causes),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.advice import Change, Improvement
-from simulator.features import features
-from simulator.features_report import features_lines
+from simulator.deployment import has_features
 from simulator.memory import GivenKv, Memory
 from simulator.memory import memory as memory_of
 from simulator.offload_report import far_lines, missing_room, os_line
@@ -226,6 +225,11 @@ def limit_lines(e: Estimate) -> list[str]:
 
 def wrapped_features(e: Estimate) -> list[str]:
     """What the features of the deployment did."""
+    if not has_features(e.deployment):
+        return []
+    from simulator.features import features
+    from simulator.features_report import features_lines
+
     return [x for line in features_lines(features(e)) for x in wrap(line, "    ")]
 
 

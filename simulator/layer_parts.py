@@ -177,11 +177,9 @@ def dense_operations(d: Deployment, width: float, gated: bool, T: Array,
     """Gate and up, activation, down."""
     F, hidden = width / d.parallelism.ranks, d.model.hidden
     inputs = 2.0 if gated else 1.0
-    launches = 1.0
     return [
         matrix(d, f"{prefix}_gate_up" if gated else f"{prefix}_up", role, T, hidden, inputs * F),
-        elementwise(f"{prefix}_activation", 1.0, T * F, d.activation_format.bytes, 5, inputs + 1,
-                    launches=launches),
+        elementwise(f"{prefix}_activation", 1.0, T * F, d.activation_format.bytes, 5, inputs + 1),
         matrix(d, f"{prefix}_down", role, T, F, hidden),
     ]
 

@@ -407,7 +407,8 @@ def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Arr
     `listed` the list of operations need not be kept.
     """
     def times_of(clock: _Clock) -> list[OperationTime]:
-        if listed or np.ndim(batch) != 1 or d.parallelism.pp > 1:
+        per_row = any(map(np.ndim, (d.busy_replicas, d.expert_skew)))
+        if listed or per_row or np.ndim(batch) != 1 or d.parallelism.pp > 1:
             start = Segment(batch, new, first, "decode")
             times = [clock.point(o) for o in clock.seen(
                 static_operations(d, [start], batch * new))]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Deployment, Hardware, Model
+from simulator import Deployment, Hardware, Model, Workload, estimate
+from simulator.deployment import Parallelism
 from simulator.efficiency import Efficiency
 from simulator.layers import Segment
 from simulator.specs.catalogue import catalogue
@@ -317,3 +318,13 @@ def test_textbook_by_hand() -> None:
     rest = step.bytes - weights - kv
     assert step.ceiling == pytest.approx((weights + kv + rest) / 2e12, rel=1e-12)
     assert 0 < rest < 1.2e7
+
+
+def test_rows_of_data_parallel_experts_are_the_scalars() -> None:
+    # Replicas that are not all busy differ from row to row, also where the batch per replica doesn't.
+    d = Deployment.of("deepseek-v3", "h200-sxm-141gb", weights="fp8", activations="fp8",
+                      parallelism=Parallelism(tp=2, ep=8, dp=4))
+    batch, prompt = np.array([3.0, 4.0, 6.0, 64.0, 64.0]), np.array([128.0, 99.0, 99.0, 4.0, 7.0])
+    rows = estimate(d, Workload(batch, prompt, 64)).tpot.expected
+    for b, n, row in zip(batch, prompt, rows, strict=True):
+        assert float(estimate(d, Workload(b, n, 64)).tpot.expected) == row

@@ -104,13 +104,13 @@ class _Mixed(Efficiency):
 
     def __init__(self, body: Hardware, floors: Efficiency, d: Deployment) -> None:
         super().__init__(body, d.engine)
-        self._floors = floors
+        self._floors, self.units = floors, floors.units
 
-    def kernel(self, family: str, phase: str) -> KernelConstants:
-        """Constants of the body, t0 of the floors."""
-        own: KernelConstants = super().kernel(family, phase)
-        floor = self._floors.kernel(family, phase).t0
-        return msgspec.structs.replace(own, t0=floor)
+    def kernel(self, family: str, format: str = "bf16", phase: str = "decode") -> KernelConstants:
+        """Constants of the body; floors and serial chains of the other."""
+        own: KernelConstants = super().kernel(family, format, phase)
+        floor = self._floors.kernel(family, format, phase)
+        return msgspec.structs.replace(own, t0=floor.t0, tw=floor.tw, tau=floor.tau, te=floor.te)
 
 
 @dataclass(frozen=True)

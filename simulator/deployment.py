@@ -15,7 +15,7 @@ from simulator.formats import NumberFormat, compute_format, number_format
 from simulator.offload import Offload
 from simulator.sharding import Parallelism, check_parallelism
 from simulator.specs.engine import Engine, load_engine
-from simulator.specs.hardware import Hardware
+from simulator.specs.hardware import FP16_SUMS, Hardware
 from simulator.specs.model import FORMAT_CLASSES, Model
 from simulator.speculation import Speculation
 
@@ -190,7 +190,13 @@ class Deployment:
 
     def compute(self, role: str) -> str:
         """Precision at which the matrix unit multiplies the weights of a role."""
-        return compute_format(self.weight_format(role), self.activation_format)
+        compute = compute_format(self.weight_format(role), self.activation_format)
+        return FP16_SUMS if self.engine.fp16_accumulate and compute in ("fp16", "bf16") else compute
+
+    @property
+    def prefill_chunk(self) -> int | None:
+        """Prompt tokens a step at most: as asked, else the engine's own way; None: no limit."""
+        return self.engine.prefill_chunk if self.chunk is None else self.chunk
 
     @property
     def devices(self) -> int:

@@ -12,13 +12,14 @@ import numpy as np
 
 from simulator.allocation import cached_prefix
 from simulator.arrays import Array
+from simulator.clock import OperationTime
 from simulator.deployment import Deployment
 from simulator.efficiency import Efficiency
 from simulator.layer_parts import Segment
 from simulator.operations import Operation
 from simulator.specs.hardware import Hardware
 from simulator.stages import fill_and_drain, last_share
-from simulator.step import OperationTime, PassTime, decode, forward_pass, prefill
+from simulator.step import PassTime, decode, forward_pass, prefill
 
 _TIMES = tuple(f for f in OperationTime.__struct_fields__ if f != "operation")
 _COSTS = ("flops", "weights", "kv", "activations", "wire")
@@ -70,14 +71,31 @@ def decode_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch
 def prefill_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Array,
                  prompt: Array) -> PassTime:
     """The prompts in one pass, or in chunks; what drafts must read them as well."""
-    if d.chunk is None:
+    if d.prefill_chunk is None:
         own = prefill(d, hardware, efficiency, batch, prompt, d.prefix_hit)
-    else:
+    elif d.chunk is not None:
         own = chunked_prefill(d, hardware, efficiency, batch, prompt)
+    else:
+        whole = prefill(d, hardware, efficiency, batch, prompt, d.prefix_hit)
+        own = _cut_by_engine(chunked_prefill(d, hardware, efficiency, batch, prompt), whole)
     if d.draft is None:
         return own
     return both(own, weighted(prefill_pass(d.draft, hardware, efficiency, batch, prompt), 1.0,
                               "draft_"))
+
+
+def _cut_by_engine(chunks: PassTime, whole: PassTime) -> PassTime:
+    """Chunks that nobody asked for: the ceiling stays that of the prompt in one pass, if lower."""
+    lower = np.minimum(chunks.ceiling, whole.ceiling)
+    share = np.where(chunks.ceiling > 0, lower / np.where(chunks.ceiling > 0, chunks.ceiling, 1.0),
+                     1.0)
+    return msgspec.structs.replace(
+        chunks, ceiling=lower, ceiling_compute=np.minimum(
+            np.where(lower < whole.ceiling, chunks.ceiling_compute * share,
+                     whole.ceiling_compute), lower),
+        operations=tuple(msgspec.structs.replace(
+            t, ceiling=t.ceiling * share, ceiling_compute=t.ceiling_compute * share)
+            for t in chunks.operations))
 
 
 def chunk_steps(new: Array, C: Array) -> Array:
@@ -111,7 +129,7 @@ def _chunks(d: Deployment, prompt: Array, C: float, axes: int) -> tuple[Array, A
 def chunked_prefill(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Array,
                     prompt: Array) -> PassTime:
     """`batch` prompts in steps of `d.chunk` tokens; prompts shorter than a chunk share one."""
-    C = float(d.chunk or 1)
+    C = float(d.prefill_chunk or 1)
     new = prompt - cached_prefix(d, prompt, d.prefix_hit)
     side = np.clip(np.floor(C / new), 1.0, batch)
     probe = prefill(d, hardware, efficiency, side, prompt, d.prefix_hit)

@@ -10,8 +10,9 @@ import numpy as np
 
 from simulator.arrays import Array, larger, present, smaller
 from simulator.deployment import Deployment
+from simulator.efficiency.kernel_formats import of_attention, of_matrix
 from simulator.kv_cache import mixer_state_elements
-from simulator.operations import Operation, elementwise, gemm, moe, ssm
+from simulator.operations import Operation, Picks, elementwise, gemm, moe, ssm
 from simulator.specs.model import (
     Attention,
     GatedDelta,
@@ -68,20 +69,23 @@ class Shares:
         return cls(p.ranks, float(p.ep), p.ranks * p.dp / p.ep, busy)
 
 
-def gemm_kernel(deployment: Deployment, role: str) -> str:
-    """Kernel family of a matrix product: it differs by number format."""
-    weights, compute = deployment.weight_format(role), deployment.compute(role)
-    if compute in ("fp8", "int8"):
-        return "gemm_fp8"
-    if compute in ("fp4", "fp6"):
-        return "gemm_fp4"
-    return "gemm_weight_only" if weights.bits < 15 else "gemm"
+def gemm_format(d: Deployment, role: str) -> str:
+    """Number format that kernels of a product are timed by; it follows weights and activations.
+
+    Models quantised in blocks of 128 run other FP8 kernels than those with a scale a tensor.
+    """
+    return of_matrix(d.weight_format(role), d.activation_format)
+
+
+def attention_format(d: Deployment) -> str:
+    """Number format that attention kernels are timed by."""
+    return of_attention(d.activation_format, d.kv_format)
 
 
 def matrix(d: Deployment, name: str, role: str, m: Array, k: Array, n: Array,
           count: Array = 1.0) -> Operation:
     return gemm(name, count, m, k, n, d.weight_format(role).bytes, d.activation_format.bytes,
-                d.compute(role), gemm_kernel(d, role))
+                d.compute(role), gemm_format(d, role))
 
 
 def kv_heads_per_rank(heads: Array, tp: int) -> Array:
@@ -104,7 +108,7 @@ def attention_projections(d: Deployment, a: Attention, T: Array) -> list[Operati
     written = 0.0 if a.shares_kv or a.cross else T * (k + v) * d.kv_format.bytes / cp
     rope = "rope_and_kv_write" if a.rope else "kv_write"
     operations.append(elementwise(rope, 1.0, T * (q + k) / cp, D, 3 if a.rope else 0,
-                                  2 if a.rope else 1, kv=written))
+                                  2 if a.rope else 1, kv=written, format="rope"))
     out = a.heads / tp * a.values / cp
     if a.output_gate:
         operations.append(elementwise("output_gate", 1.0, T * out, D, 5, 3))
@@ -129,7 +133,7 @@ def mla_projections(d: Deployment, a: Mla, T: Array) -> list[Operation]:
                                   "norm"))
     operations.append(elementwise(
         "rope_and_kv_write", 1.0, T * (a.heads / tp / cp + 1) * a.rope_dim, D, 3, 2,
-        kv=T * latent * d.kv_format.bytes / cp))
+        kv=T * latent * d.kv_format.bytes / cp, format="rope"))
     if a.indexer is not None:
         i = a.indexer
         queries = a.q_rank if a.q_rank is not None else hidden
@@ -179,7 +183,8 @@ def dense_operations(d: Deployment, width: float, gated: bool, T: Array,
     inputs = 2.0 if gated else 1.0
     return [
         matrix(d, f"{prefix}_gate_up" if gated else f"{prefix}_up", role, T, hidden, inputs * F),
-        elementwise(f"{prefix}_activation", 1.0, T * F, d.activation_format.bytes, 5, inputs + 1),
+        elementwise(f"{prefix}_activation", 1.0, T * F, d.activation_format.bytes, 5, inputs + 1,
+                    format="activation"),
         matrix(d, f"{prefix}_down", role, T, F, hidden),
     ]
 
@@ -210,7 +215,9 @@ def moe_operations(d: Deployment, f: Moe, T: Array) -> list[Operation]:
         moe.expert_flops(tokens, used, matrices, inner, width),
         moe.expert_weight_bytes(touched, matrices, inner, width, w) + touched * bias, 0.0,
         moe.expert_activation_bytes(tokens, used, matrices, inner, width, D),
-        d.compute("experts")))
+        d.compute("experts"), format=gemm_format(d, "experts"),
+        picks=Picks(T, f.top_k, tokens * used, touched, f.experts / share.experts, inner, width,
+                    matrices - 1.0, w)))
     if f.latent is not None:
         operations.append(matrix(d, "latent_up", "ffn", T, f.latent, hidden))
     if present(f.shared_width):

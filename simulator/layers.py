@@ -18,11 +18,12 @@ from simulator.layer_parts import (
     Segment,
     Shares,
     all_reduce,
+    attention_format,
     attention_projections,
     context_exchange,
     dense_operations,
     expert_exchange,
-    gemm_kernel,
+    gemm_format,
     kv_heads_per_rank,
     matrix,
     mla_projections,
@@ -30,8 +31,9 @@ from simulator.layer_parts import (
     ssm_operations,
     sum_of,
 )
-from simulator.operations import Operation, elementwise, gemm_flops
+from simulator.operations import Chain, Operation, elementwise, gemm_flops
 from simulator.operations import attention as att
+from simulator.operations import tiles as cut
 from simulator.parameters import norm_elements, small_elements
 from simulator.specs.model import (
     Attention,
@@ -137,12 +139,47 @@ def _attention_cores(d: Deployment, a: Attention, s: Segment, pairs: Array, keys
     read = att.kv_bytes(n, K, keys, a.head_dim, a.values, k)
     rows = att.query_bytes(n, h, s.new, a.head_dim, a.values, D)
     fused = Operation(name, "attention", kernel, 1.0, flops, 0.0, read, rows, compute,
-                      limit=limit)
+                      limit=limit, format=attention_format(d), chain=_chain(
+                          s, n, h, K, keys, (a.head_dim + a.values) * k, limit,
+                          a.head_dim + a.values))
+    copies = [] if s.phase == "prefill" else _cache_copies(d, read, h / K, limit)
     if not d.engine.unfused_attention:
-        return [fused]
+        return [fused, *copies]
     scores = Operation("attention_scores", "elementwise", "elementwise", 1.0, 5.0 * n * h * pairs,
                        activations=att.score_bytes(n, h, pairs, D), limit=limit)
-    return [fused, scores]
+    return [fused, scores, *copies]
+
+
+def _chain(s: Segment, n: Array, h: Array, K: Array, keys: Array, token: Array,
+           limit: float | None, width: Array) -> Chain:
+    """Score tiles of a prefill; KV bytes of a decode step, `token` of a KV head and token."""
+    if s.phase == "prefill":
+        # On the average half a tile of each row of tiles lies beyond the diagonal.
+        tile = cut.SCORE_TILE
+        padded = att.visible_pairs(s.new, s.context, limit) + s.new * tile / 2.0
+        row = s.context if limit is None else np.minimum(s.context, limit + tile)
+        return Chain(2.0 * width * n * h * padded, n * h * s.new / tile,
+                     n * h * padded / tile**2, row / tile)
+    rows = cut.query_rows(h / K * s.new)
+    return Chain(2.0 * width * n * K * rows * keys, n * K, n * K * keys * token,
+                 cut.SPLIT_TOKENS * token)
+
+
+def _mla_chain(s: Segment, n: Array, h: Array, keys: Array, latent: Array, k: Array, rank: Array
+               ) -> Chain:
+    """Absorbed MLA: tiles of 64 heads share the latent of a token."""
+    tiles = np.ceil(h * s.new / cut.MLA_HEADS)
+    return Chain(2.0 * (latent + rank) * n * tiles * cut.MLA_HEADS * keys, n * tiles,
+                 n * tiles * keys * latent * k, cut.SPLIT_TOKENS * latent * k)
+
+
+def _cache_copies(d: Deployment, read: Array, group: Array, limit: float | None) -> list[Operation]:
+    """What an eager engine copies: the cache when it grows, and K and V of each query head."""
+    times = d.engine.cache_copies + d.engine.kv_copies * group
+    if not (d.engine.cache_copies or d.engine.kv_copies):
+        return []
+    return [Operation("cache_copies", "elementwise", "elementwise", 1.0, kv=read * times,
+                      limit=limit, needed=False)]
 
 
 def _mla_cores(d: Deployment, a: Mla, s: Segment, pairs: Array, keys: Array,
@@ -152,31 +189,34 @@ def _mla_cores(d: Deployment, a: Mla, s: Segment, pairs: Array, keys: Array,
     h, n, latent = a.heads / tp, s.sequences, a.kv_rank + a.rope_dim
     compute = d.activation_format.compute or "bf16"
     up, w = a.nope_dim + a.value_dim, d.weight_format("attention").bytes * a.kv_rank
-    gemm_family, wide = gemm_kernel(d, "attention"), d.compute("attention")
+    gemm_type, wide = gemm_format(d, "attention"), d.compute("attention")
     cached, T = n * keys * latent * k, s.tokens
     own = h / d.parallelism.cp    # heads that a context rank absorbs; it attends with all
     absorb = Operation(
-        "mla_absorb", "gemm", gemm_family, 1.0,
+        "mla_absorb", "gemm", "gemm", 1.0,
         att.mla_absorb_flops(T, own, a.kv_rank, a.nope_dim, a.value_dim), w * own * up, 0.0,
-        D * T * own * (2 * a.kv_rank + up), wide, 2.0, alternative=(key, 0))
+        D * T * own * (2 * a.kv_rank + up), wide, 2.0, alternative=(key, 0), format=gemm_type)
     core = Operation(
         "mla_absorbed", "attention", "mla_decode", 1.0,
         att.mla_absorbed_flops(n, h, pairs, a.kv_rank, a.rope_dim), 0.0, cached,
         att.query_bytes(n, h, s.new, latent, a.kv_rank, D), compute, alternative=(key, 0),
-        limit=limit)
+        limit=limit, format=attention_format(d), chain=_mla_chain(s, n, h, keys, latent, k,
+                                                                  a.kv_rank))
     expanded_keys = n * att.keys_read(s.new, s.context) / d.parallelism.cp
     expand = Operation(
-        "mla_expand", "gemm", gemm_family, 1.0,
+        "mla_expand", "gemm", "gemm", 1.0,
         att.mla_expand_flops(expanded_keys, h, a.kv_rank, a.nope_dim, a.value_dim), w * h * up,
         expanded_keys * latent * k, D * expanded_keys * h * up, wide, 1.0,
-        alternative=(key, 1))
-    wide_head = a.nope_dim + a.rope_dim
+        alternative=(key, 1), format=gemm_type)
+    wide_head, kernel = a.nope_dim + a.rope_dim, f"attention_{s.phase}"
     plain = Operation(
-        "mla_expanded", "attention", f"attention_{s.phase}", 1.0,
+        "mla_expanded", "attention", "mla_prefill" if s.phase == "prefill" else kernel, 1.0,
         att.attention_flops(n, h, pairs, wide_head, a.value_dim), 0.0, 0.0,
         att.kv_bytes(n, h, keys, wide_head, a.value_dim, D)
         + att.query_bytes(n, h, s.new, wide_head, a.value_dim, D),
-        compute, alternative=(key, 1), limit=limit)
+        compute, alternative=(key, 1), limit=limit, format=attention_format(d),
+        chain=_chain(s, n, h, h, keys, (wide_head + a.value_dim) * D, limit,
+                     wide_head + a.value_dim))
     operations = [absorb, core, expand, plain]
     if a.indexer is not None:
         i, all_pairs = a.indexer, _pairs(a, s, None) / d.parallelism.cp

@@ -113,7 +113,8 @@ class Network:
         if operation != "all_reduce":
             return collectives.BY_NAME[operation](S, float(n), alpha, W)
         best = np.minimum(collectives.all_reduce(S, float(n), alpha, W),
-                          collectives.all_reduce_halving(S, float(n), alpha, W))
+                          np.minimum(collectives.all_reduce_halving(S, float(n), alpha, W),
+                                     collectives.all_reduce_tree(S, float(n), alpha, W)))
         topology = (h.link_topology or "").lower()
         if "switch" in topology or "mesh" in topology:
             best = np.minimum(best, collectives.all_reduce_one_shot(S, float(n), alpha, W))

@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 
 from simulator.arrays import Array
+from simulator.clock import OperationTime
 from simulator.layer_parts import sum_of
 from simulator.offload import LINK_EFFICIENCY, Offload, exposed_time, far_parts, near_part
 from simulator.operations import Operation
-from simulator.step import OperationTime, PassTime
+from simulator.step import PassTime
 
 Seen = Callable[[list[Operation]], list[Operation]]
 

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from simulator.allocation import KvPool
+from simulator.clock import OperationTime
 from simulator.deployment import has_features
 from simulator.memory import GivenKv
 from simulator.offload_report import far_dict
 from simulator.request import Cause, Estimate, Figure, Phase
-from simulator.step import OperationTime
 
 SCHEMA_VERSION = 1
 

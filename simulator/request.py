@@ -138,7 +138,7 @@ def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) ->
     last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
     stages = d.parallelism.pp
     at_once, in_step = prefill_micro_batch(batch, stages), decode_micro_batch(batch, stages)
-    if d.chunk is not None:
+    if d.prefill_chunk is not None:
         at_once = batch
     if d.parallelism.dp > 1 and d.parallelism.ep > 1:
         d = d.replace(busy_replicas=w.batch / batch)

@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator.allocation import cached_prefix
 from simulator.arrays import Array, largest, present
+from simulator.clock import Clock, OperationTime, largest_part
 from simulator.deployment import Deployment
 from simulator.efficiency import Efficiency
 from simulator.layers import (
@@ -23,9 +24,7 @@ from simulator.layers import (
     static_operations,
     sum_of,
 )
-from simulator.network import Network
 from simulator.operations import Operation
-from simulator.roofline import mean_of_max, mean_of_smooth_max, smooth_max
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import LayerGroup
@@ -34,51 +33,6 @@ from simulator.stages import by_mixer
 # Operations of the last pipeline stage alone.
 HEAD = frozenset({"final_norm", "lm_head", "head_bias", "embedding_down", "sampling",
                   "logits_all_gather"})
-
-# The stage share of operations of a model that isn't cut into stages.
-WHOLE = Operation.__struct_defaults__[-1]
-
-
-class OperationTime(msgspec.Struct, frozen=True, gc=False):
-    """Times [s], FLOPs and bytes of all `count` executions of an operation, as means over a pass.
-
-    compute, memory, network, overhead split the expected time by what it is spent on.
-    """
-
-    operation: Operation
-    ceiling: Array
-    ceiling_compute: Array
-    expected: Array
-    compute: Array
-    memory: Array
-    network: Array
-    overhead: Array
-    flops: Array
-    bytes: Array
-    wire: Array
-
-    def scaled(self, run: Array, run_at_ceiling: Array) -> OperationTime:
-        """The operation where it runs, nothing where another alternative runs."""
-        fields = {f: getattr(self, f) * run for f in (
-            "expected", "compute", "memory", "network", "overhead", "flops", "bytes", "wire")}
-        return msgspec.structs.replace(self, ceiling=self.ceiling * run_at_ceiling,
-                                       ceiling_compute=self.ceiling_compute * run_at_ceiling,
-                                       **fields)
-
-    @property
-    def bound(self) -> str:
-        """The largest part of the expected time (scalars)."""
-        return str(largest_part(self.compute, self.memory, self.network, self.overhead))
-
-
-def largest_part(compute: Array, memory: Array, network: Array, overhead: Array) -> Any:
-    """Name of the largest part; an array of names for arrays."""
-    names = ("memory", "compute", "network", "overhead")
-    parts = np.broadcast_arrays(memory, compute, network, overhead)
-    if parts[0].ndim == 0:
-        return names[int(np.argmax(parts))]
-    return np.array(names)[np.argmax(np.stack(parts), axis=0)]
-
 
 class PassTime(msgspec.Struct, frozen=True):
     """One pass on one device: times [s], FLOPs and bytes of the fullest rank.
@@ -148,119 +102,25 @@ class PassTime(msgspec.Struct, frozen=True):
         return np.where(larger, "compute", "memory")
 
 
-class _Clock:
-    """Rates of one device in one phase, looked up once a pass.
-
-    `seen` picks what of the operations it times: by default all of them.
-    """
-
-    def __init__(self, hardware: Hardware, efficiency: Efficiency, phase: Phase,
-                 node: int | None = None) -> None:
-        self.hardware, self.efficiency, self.phase = hardware, efficiency, phase
-        self.seen: Callable[[list[Operation]], list[Operation]] = list
-        self.node = node
-        self.bandwidth = hardware.memory_bandwidth
-        self._peaks: dict[str, Array] = {"vector": hardware.vector_peak}
-        self._network: Network | None = None
-
-    def peak(self, compute: str) -> Array:
-        """Dense peak [FLOP/s] of the unit that an operation uses."""
-        if compute not in self._peaks:
-            self._peaks[compute] = self.hardware.peak(compute)[0]
-        return self._peaks[compute]
-
-    def collective(self, o: Operation) -> OperationTime:
-        """A collective: free at the ceiling, where it hides behind the arithmetic."""
-        if self._network is None:
-            self._network = Network(self.hardware, self.efficiency.engine, self.node)
-        shown = 1.0 - self.efficiency.engine.overlap
-        time = self._network.time(o.collective or "", o.wire, o.ranks, o.extent or o.ranks)
-        time = time * o.count * shown
-        zero = 0.0 * time
-        return OperationTime(o, zero, zero, time, zero, zero, time, zero, zero, zero,
-                             o.wire * o.count * o.stage)
-
-    def point(self, o: Operation) -> OperationTime:
-        """An operation whose cost is the same throughout the pass."""
-        if o.collective is not None:
-            return self.collective(o)
-        C, W = self.peak(o.compute), self.bandwidth
-        k = self.efficiency.kernel(o.kernel, self.phase)
-        F, Q, n = o.flops, o.bytes, o.count
-        c, m = F / C, Q / W
-        body = n * smooth_max(c / k.e, m / k.h, k.p)
-        floor = n * o.launches * k.t0
-        return self._assemble(o, n * np.maximum(c, m), body, floor, c > m, c / k.e > m / k.h,
-                              n * F, n * Q)
-
-    def both(self, o: Operation) -> tuple[Array, Array]:
-        """Expected and ceiling time alone, as in `point`, without floors.
-
-        Alternatives are chosen by their work: a kernel launch more or less must not turn a decode
-        step into one that rebuilds the whole context.
-        """
-        k = self.efficiency.kernel(o.kernel, self.phase)
-        c, m = o.flops / self.peak(o.compute), o.bytes / self.bandwidth
-        return o.count * smooth_max(c / k.e, m / k.h, k.p), o.count * np.maximum(c, m)
-
-    def span(self, o: Operation, end: Operation, first: Array, last: Array) -> OperationTime:
-        """Mean over the contexts from `first` to `last`; `o` at the first, `end` at the last.
-
-        Up to the operation's limit they are evenly spaced, the rest stay at the end's cost (a
-        window).
-        """
-        points = np.maximum(last - first + 1.0, 1.0)
-        growing = points if o.limit is None else np.clip(
-            np.minimum(last, o.limit) - first + 1.0, 0.0, points)
-        C, W = self.peak(o.compute), self.bandwidth
-        k = self.efficiency.kernel(o.kernel, self.phase)
-        n = o.count
-        c0, c1, m0, m1 = o.flops / C, end.flops / C, o.bytes / W, end.bytes / W
-        ceiling = mean_of_max(c0, c1, m0, m1, growing)
-        body = mean_of_smooth_max(c0 / k.e, c1 / k.e, m0 / k.h, m1 / k.h, growing, k.p)
-        F, Q = (o.flops + end.flops) / 2.0, (o.bytes + end.bytes) / 2.0
-        c, m = (c0 + c1) / 2.0, (m0 + m1) / 2.0
-        if o.limit is not None:
-            share = growing / points
-            ceiling = share * ceiling + (1.0 - share) * np.maximum(c1, m1)
-            body = share * body + (1.0 - share) * smooth_max(c1 / k.e, m1 / k.h, k.p)
-            F, Q = share * F + (1.0 - share) * end.flops, share * Q + (1.0 - share) * end.bytes
-            c, m = F / C, Q / W
-        floor = n * o.launches * k.t0
-        return self._assemble(o, n * ceiling, n * body, floor, c > m, c / k.e > m / k.h,
-                              n * F, n * Q)
-
-    @staticmethod
-    def _assemble(o: Operation, ceiling: Array, body: Array, floor: Array, ceiling_compute: Array,
-                  compute: Array, F: Array, Q: Array) -> OperationTime:
-        by_compute = body * compute
-        if o.stage is not WHOLE:
-            F, Q = F * o.stage, Q * o.stage
-        return OperationTime(o, ceiling, ceiling * ceiling_compute, body + floor, by_compute,
-                             body - by_compute, 0.0, floor, F, Q, 0.0)
-
-
 def _of(operations: Sequence[Operation], index: int) -> list[Operation]:
     """The operations of one of two alternatives."""
     return [o for o in operations if o.alternative is not None and o.alternative[1] == index]
 
 
-def _first_is_faster(clock: _Clock, operations: Sequence[Operation]) -> tuple[Array, Array]:
-    """Whether alternative 0 is the faster one: by expected time, and at the ceiling."""
-    sums = [[sum_of(times) for times in zip(*map(clock.both, _of(operations, index)), strict=True)]
-            for index in (0, 1)]
-    return sums[0][0] <= sums[1][0], sums[0][1] <= sums[1][1]
+def _first_is_faster(clock: Clock, operations: Sequence[Operation]) -> Array:
+    """Whether alternative 0 is the faster one."""
+    first, second = (sum_of(clock.work(o) for o in _of(operations, index)) for index in (0, 1))
+    return first <= second
 
 
-def _faster(clock: _Clock, operations: Sequence[Operation]) -> list[OperationTime]:
+def _faster(clock: Clock, operations: Sequence[Operation]) -> list[OperationTime]:
     """Operations of one group and segment; of two alternatives only the faster one runs."""
     times = [clock.point(o) for o in operations if o.alternative is None]
     if len(times) == len(operations):
         return times
-    run, at_ceiling = _first_is_faster(clock, operations)
+    run = _first_is_faster(clock, operations)
     for index in (0, 1):
-        times += [clock.point(o).scaled(np.equal(run, index == 0), np.equal(at_ceiling, index == 0))
-                  for o in _of(operations, index)]
+        times += [clock.point(o).scaled(np.equal(run, index == 0)) for o in _of(operations, index)]
     return times
 
 
@@ -277,63 +137,47 @@ def _last_before_turn(same: Callable[[Array], Array], stays: Array, first: Array
     return np.where(stays, last, low)
 
 
-def _mean_step(clock: _Clock, at: Callable[[Array], list[Operation]], first: Array,
+def _mean_step(clock: Clock, at: Callable[[Array], list[Operation]], first: Array,
                last: Array) -> list[OperationTime]:
     """Means of one group's attention `at` each context from `first` to `last`.
 
     The faster of two alternatives runs in each step, so each is averaged over the contexts where
-    it is the faster: by expected time, and apart by the ceiling.
+    it is the faster.
     """
     start, end = at(first), at(last)
     times = [clock.span(o, o_end, first, last) for o, o_end in zip(start, end, strict=True)
              if o.alternative is None]
     if len(times) == len(start):
         return times
-    before, after = _first_is_faster(clock, start), _first_is_faster(clock, end)
-    turns = []
-    for measure in (0, 1):
-        def same(context: Array, measure: int = measure) -> Array:
-            return np.equal(_first_is_faster(clock, at(context))[measure], before[measure])
-
-        turns.append(_last_before_turn(same, np.equal(before[measure], after[measure]), first,
-                                       last))
+    before = _first_is_faster(clock, start)
+    stays = np.equal(before, _first_is_faster(clock, end))
+    turn = _last_before_turn(lambda x: np.equal(_first_is_faster(clock, at(x)), before), stays,
+                             first, last)
     for index in (0, 1):
-        means: list[tuple[list[OperationTime], Array]] = []
-        ends: list[tuple[Array, Array]] = []
-        for measure, turn in enumerate(turns):
-            here = np.equal(before[measure], index == 0)
-            low, high = np.where(here, first, turn + 1.0), np.where(here, turn, last)
-            share = np.maximum(high - low + 1.0, 0.0) / (last - first + 1.0)
-            ends.append((low, high))
-            if measure and all(map(np.array_equal, *ends)):
-                means.append(means[0])
-                continue
+        here = np.equal(before, index == 0)
+        low, high = np.where(here, first, turn + 1.0), np.where(here, turn, last)
+        share = np.maximum(high - low + 1.0, 0.0) / (last - first + 1.0)
+        if np.any(share):
             pairs = zip(_of(at(low), index), _of(at(high), index), strict=True)
-            means.append(([clock.span(o, o_end, low, high) for o, o_end in pairs]
-                          if np.any(share) else [], share))
-        times += _merged(*means)
+            times += [clock.span(o, o_end, low, high).scaled(share) for o, o_end in pairs]
     return times
 
 
-def _merged(expected: tuple[list[OperationTime], Array],
-            ceiling: tuple[list[OperationTime], Array]) -> list[OperationTime]:
-    """Expected times of the one list with the ceilings of the other, each by its share of steps."""
-    a, b = expected[0] or ceiling[0], ceiling[0] or expected[0]
-    return [msgspec.structs.replace(t, ceiling=c.ceiling, ceiling_compute=c.ceiling_compute)
-            .scaled(expected[1], ceiling[1]) for t, c in zip(a, b, strict=True)]
-
-
-def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime]) -> PassTime:
+def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime],
+           sequences: Array) -> PassTime:
     chosen = [t for t in times if np.ndim(t.expected) or t.expected or np.any(t.ceiling)]
     layers = d.model.layer_count
-    host = d.engine.host_time + layers * d.engine.layer_time
+    host = d.engine.host_time + layers * d.engine.layer_time + sequences * d.engine.sequence_time
     if hardware.layer_overhead is not None and not d.engine.ideal:
         host = host + layers * hardware.layer_overhead
+    kernels = sum_of(t.expected for t in chosen)
+    if d.engine.async_host:
+        host = np.maximum(host - kernels, 0.0)
     return PassTime(
         operations=tuple(chosen),
         ceiling=sum_of(t.ceiling for t in chosen),
         ceiling_compute=sum_of(t.ceiling_compute for t in chosen),
-        expected=sum_of(t.expected for t in chosen) + host,
+        expected=kernels + host,
         compute=sum_of(t.compute for t in chosen),
         memory=sum_of(t.memory for t in chosen),
         network=sum_of(t.network for t in chosen),
@@ -350,7 +194,7 @@ def forward_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency,
     """Time of one pass over `segments`, with logits at `rows` positions."""
     phase: Phase = "decode" if all(s.phase == "decode" for s in segments) else "prefill"
 
-    def times_of(clock: _Clock) -> list[OperationTime]:
+    def times_of(clock: Clock) -> list[OperationTime]:
         times = [clock.point(o) for o in clock.seen(static_operations(d, segments, rows))]
         for i, group in enumerate(by_mixer(d.model)):
             for j, segment in enumerate(segments):
@@ -358,20 +202,21 @@ def forward_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency,
                     attention_operations(d, group, segment, f"{i}.{j}")))
         return times
 
-    return _timed(d, hardware, _Clock(hardware, efficiency, phase, d.node), times_of)
+    return _timed(d, hardware, Clock(hardware, efficiency, phase, d.node), times_of,
+                  sum_of(s.sequences for s in segments))
 
 
-def _timed(d: Deployment, hardware: Hardware, clock: _Clock,
-           times_of: Callable[[_Clock], list[OperationTime]]) -> PassTime:
+def _timed(d: Deployment, hardware: Hardware, clock: Clock,
+           times_of: Callable[[Clock], list[OperationTime]], sequences: Array) -> PassTime:
     """The pass whose operations `times_of` times; far bytes by a clock of the far memory."""
     if d.offload is None:
-        return _total(d, hardware, times_of(clock))
+        return _total(d, hardware, times_of(clock), sequences)
     from simulator.offload_pass import far_seen, near_seen, with_far
 
     clock.seen = near_seen(d.offload)
-    far = _Clock(hardware, Efficiency(hardware, load_engine("ideal")), clock.phase)
+    far = Clock(hardware, Efficiency(hardware, load_engine("ideal")), clock.phase)
     far.bandwidth, far.seen = d.offload.bandwidth, far_seen(d.offload)
-    near = _total(d, hardware, times_of(clock))
+    near = _total(d, hardware, times_of(clock), sequences)
     return with_far(near, times_of(far), d.offload, d.engine.ideal)
 
 
@@ -382,7 +227,7 @@ def prefill(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Ar
     return forward_pass(d, hardware, efficiency, [Segment(batch, new, prompt, "prefill")], batch)
 
 
-def _by_batch(d: Deployment, clock: _Clock, batch: Array, new: Array) -> OperationTime:
+def _by_batch(d: Deployment, clock: Clock, batch: Array, new: Array) -> OperationTime:
     """All static operations of a decode step as one, worked out once for each different batch.
 
     Many rows share few batches. The sums are taken in the order of the operations, so that they
@@ -406,7 +251,7 @@ def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Arr
     needs the two ends only: exact for the ceiling, a quadrature for the expectation. Without
     `listed` the list of operations need not be kept.
     """
-    def times_of(clock: _Clock) -> list[OperationTime]:
+    def times_of(clock: Clock) -> list[OperationTime]:
         per_row = any(map(np.ndim, (d.busy_replicas, d.expert_skew)))
         if listed or per_row or np.ndim(batch) != 1 or d.parallelism.pp > 1:
             start = Segment(batch, new, first, "decode")
@@ -422,4 +267,4 @@ def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Arr
             times += _mean_step(clock, at, first, last)
         return times
 
-    return _timed(d, hardware, _Clock(hardware, efficiency, "decode", d.node), times_of)
+    return _timed(d, hardware, Clock(hardware, efficiency, "decode", d.node), times_of, batch)

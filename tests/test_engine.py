@@ -82,9 +82,9 @@ def test_replace() -> None:
     ("block_size: 0", "block_size"), ("block_size: 1.5", "block_size"),
     ("batched_tokens: 0", "batched_tokens"), ("memory_fraction: 1.2", "memory_fraction"),
     ("memory_fraction: 0", "memory_fraction"), ("memory_policy: some", "memory_policy"),
-    ("decode_scale: 0", "decode_scale"),
-    ("decode_scale: .nan", "decode_scale"), ("decode_scale: .inf", "decode_scale"),
-    ("prefill_scale: -1", "prefill_scale"), ("hosttime: 1 ms", "host_time"),
+    ("memory_scale: 0", "memory_scale"),
+    ("memory_scale: .nan", "memory_scale"), ("memory_scale: .inf", "memory_scale"),
+    ("compute_scale: -1", "compute_scale"), ("hosttime: 1 ms", "host_time"),
     ("inherits: vlm", "vllm"), ("fused: 1", "fused"), ("context_bytes: 1 s", "memory"),
 ])  # fmt: skip
 def test_mistakes(tmp_path: Path, line: str, words: str) -> None:

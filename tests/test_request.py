@@ -350,7 +350,7 @@ def test_a_field_of_the_hardware(field: str, name: str, hardware: str) -> None:
 
 @pytest.mark.parametrize(("field", "column"), [
     ("host_time", np.geomspace(1e-5, 1e-2, 4)), ("layer_time", np.geomspace(1e-6, 1e-3, 4)),
-    ("decode_scale", np.linspace(0.5, 2, 4)), ("prefill_scale", np.linspace(0.5, 2, 4)),
+    ("memory_scale", np.linspace(0.5, 2, 4)), ("compute_scale", np.linspace(0.5, 2, 4)),
     ("context_bytes", np.geomspace(1e8, 1e10, 4)), ("memory_fraction", np.linspace(0.5, 0.95, 4)),
 ])  # fmt: skip
 def test_a_field_of_the_engine(field: str, column: Any) -> None:
@@ -470,6 +470,6 @@ def test_operations_of_arrays_on_request() -> None:
     assert estimate(d, w).decode.detail.operations == ()
     kept = estimate(d, w, operations=True).decode.detail
     assert sum(t.expected[1] for t in kept.operations if np.ndim(t.expected)) == pytest.approx(
-        kept.expected[1] - kept.host - sum(t.expected for t in kept.operations
+        kept.expected[1] - kept.host[1] - sum(t.expected for t in kept.operations
                                            if not np.ndim(t.expected)))
     assert msgspec.structs.asdict(estimate(d).ttft).keys() == {"ceiling", "expected", "low", "high"}

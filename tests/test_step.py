@@ -90,7 +90,11 @@ def test_operations_sum_to_the_step(name: str, engine: str) -> None:
             assert t.expected >= t.ceiling * (1 - 1e-14)
         assert step.ceiling >= step.bytes / H100.memory_bandwidth * (1 - 1e-13)
         layers = d.model.layer_count
-        assert step.host == pytest.approx(d.engine.host_time + layers * d.engine.layer_time)
+        host = d.engine.host_time + layers * d.engine.layer_time
+        if d.engine.async_host:
+            host = max(host - sum(t.expected for t in operations), 0.0)
+        assert step.host >= host * (1 - 1e-12)
+        assert step.host <= host + 8.0 * d.engine.sequence_time + 1e-15
 
 
 def test_only_one_way_of_mla_runs() -> None:
@@ -255,7 +259,9 @@ def test_no_jumps(name: Any, hardware: Any, batch: Any, context: Any) -> None:
     d = deployment(name, hardware)
     base = run(d, float(batch), float(context))
     longer = run(d, float(batch), context + 1.0)
-    assert 0 <= longer.expected / base.expected - 1 + 1e-12 <= 1.01 / context + 1e-12
+    # MLA turns from expanded to absorbed where the work does, not where the kernels' times cross.
+    least = -2e-3 if any(isinstance(g.mixer, Mla) for g in d.model.layers) else 0.0
+    assert least <= longer.expected / base.expected - 1 + 1e-12 <= 1.01 / context + 1e-12
     wider = run(d, batch + 1.0, float(context))
     assert 0 <= wider.expected / base.expected - 1 + 1e-12 <= 1.01 / batch + 1e-12
 

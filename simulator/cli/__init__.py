@@ -21,6 +21,7 @@ _COMMANDS = {
     "plot": "Draw latency, throughput, cost, memory, pareto, breakdown or context.",
     "sweep": "Every estimate of a grid: the Pareto front, the best, the table in a file.",
     "disaggregate": "Prefill and decode on pools of their own, against both together.",
+    "validate": "Predictions beside published measurements, and how far off they are.",
     "memory": "Whether it fits, and the largest batch and context that do.",
     "hardware": "List and show the devices of the catalogue.",
     "models": "List and show the models of the catalogue.",

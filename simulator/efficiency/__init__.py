@@ -1,7 +1,10 @@
 """How close real kernels come to the roofline: constants by chip, kernel family and format.
 
-Constants are data (`kernels.yaml`). A chip without its own borrows: same architecture, then same
-memory class, then generic; each step is named in the estimate and widens its range.
+Constants are data. Those fitted to timings of kernels stand in `fitted/`, a file a chip; what was
+never timed kernel by kernel (CPUs, NPUs, unified memory, SRAM, stacked DRAM) has priors by class
+of memory in `kernels.yaml`. A chip without its own borrows: same architecture, then same vendor and
+memory, then class of memory, then generic; each step is named in the estimate and widens its range.
+What a whole device or engine does on top are levels (`levels.yaml`) and scales of the engine.
 """
 
 from __future__ import annotations
@@ -11,8 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from simulator.arrays import Array
+from simulator.efficiency.constants import (
+    Chain,
+    Experts,
+    Found,
+    Pass,
+    Split,
+    constants,
+    constants_of,
+    donor_key,
+    index,
+)
+from simulator.efficiency.levels import Level, level_of
+from simulator.errors import InputError
 from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.strict_yaml import load_yaml
@@ -20,14 +37,37 @@ from simulator.specs.strict_yaml import load_yaml
 # No kernel measured so far moves or computes faster than this share of the peak.
 FRACTION_CAP = 0.95
 
+# Which step of the fallback chain a level of the kernel constants is, for the whole device.
+_ORDER = ("chip", "architecture", "memory")
+# Families that every device has constants of its own for, where its kernels were timed.
+_TELLING = ("gemm", "elementwise")
+# Vendors whose kernels were timed: what others borrow is a prior by class of memory.
+_TIMED_VENDORS = frozenset({"NVIDIA", "AMD"})
+
 
 class KernelConstants(msgspec.Struct, frozen=True, gc=False):
-    """e: share of peak FLOP/s; h: share of peak bandwidth; t0 [s]: floor; p: overlap exponent."""
+    """e: share of peak FLOP/s; h: share of peak bandwidth; t0 [s]: floor; p: overlap exponent.
+
+    tw [s]: start of a block; tau [s]: a step of the chain, or (decode attention) a byte of it.
+    beta, cact, c2, te [s]: of experts, see efficiency/forms_moe.py.
+    """
 
     e: Array
     h: Array
     t0: Array
-    p: float | None
+    p: Array | None
+    tw: Array = 0.0
+    tau: Array = 0.0
+    beta: Array = 0.0
+    cact: Array = 0.0
+    c2: Array = 0.0
+    te: Array = 0.0
+
+    @property
+    def chained(self) -> bool:
+        """Whether the kernel was timed with its tiles and its chain; a prior has neither."""
+        return (isinstance(self.tw, float | int) and (self.tw > 0 or self.tau > 0)) or any(
+            bool(np.any(x)) for x in (self.tw, self.tau) if np.ndim(x))
 
 
 IDEAL = KernelConstants(1.0, 1.0, 0.0, None)
@@ -39,41 +79,109 @@ class Efficiency:
     level    which step of the fallback chain they come from: ideal, chip, architecture, memory,
              generic, or spec (the hardware file states its own)
     donor    whose constants they are
+    known    whose end-to-end level the device has: device, architecture, vendor, memory or none
+    units    compute units that kernels share; the donor's where the hardware file states none
     spread   factor by which the truth may lie above or below, by phase
     """
 
     def __init__(self, hardware: Hardware, engine: Engine) -> None:
         self.hardware, self.engine = hardware, engine
-        self.level, self.donor, self._entry = _source(hardware, engine)
-        self.spread: dict[str, float] = _table()["spread"][self.level]
-        self._known: dict[tuple[str, str], KernelConstants] = {}
+        self.timed = _timed(hardware)
+        self.level, self.donor, self._entry = _source(hardware, engine, self.timed)
+        self.units: Array = _units(hardware, self.donor)
+        self._key = donor_key(hardware) if self.timed else None
+        self._level = level_of(hardware)
+        self.known = self._level.known
+        self.spread: dict[str, float] = _spread(self.level, self._level)
+        self._kept: dict[tuple[str, str, str], KernelConstants] = {}
 
-    def kernel(self, family: str, phase: str) -> KernelConstants:
-        """Constants of a kernel family in a phase."""
+    def kernel(self, family: str, format: str = "bf16", phase: str = "decode") -> KernelConstants:
+        """Constants of a kernel family in a number format.
+
+        The engine's scale on arithmetic holds in prefill: for few rows it runs other kernels.
+        """
         if self.engine.ideal:
             return IDEAL
-        key = (family, phase)
-        if key not in self._known:
-            self._known[key] = self._constants(family, phase)
-        return self._known[key]
+        key = (family, format, phase)
+        if key not in self._kept:
+            self._kept[key] = self._constants(family, format, phase)
+        return self._kept[key]
 
-    def _constants(self, family: str, phase: str) -> KernelConstants:
-        values = _table()["generic"][family] | self._entry.get(family, {})
-        own_e, own_h = self.hardware.compute_efficiency, self.hardware.bandwidth_efficiency
-        scale = (1.0 if self.level == "spec" else
-                 self.engine.prefill_scale if phase == "prefill" else self.engine.decode_scale)
-        static = self.hardware.layer_overhead is not None
-        return KernelConstants(
-            e=_capped((values["e"] if own_e is None else own_e) / scale),
-            h=_capped((values["h"] if own_h is None else own_h) / scale),
-            t0=0.0 if static else values["t0_us"] * 1e-6 * scale,
-            p=values["p"],
-        )
+    def _constants(self, family: str, format: str, phase: str) -> KernelConstants:
+        h, engine = self.hardware, self.engine
+        found = self._fitted(family, format) if self.timed else None
+        base = self._prior(family, format) if found is None else _unified(
+            found, self.units, h.memory_bandwidth)
+        spec = self.level == "spec"
+        scale = engine.compute_scale if phase == "prefill" else 1.0
+        compute = 1.0 if spec else scale * self._level.compute
+        memory = 1.0 if spec else engine.memory_scale * self._level.memory
+        launch = 0.0 if h.layer_overhead is not None else 1.0 if spec else engine.launch_scale
+        own_e, own_h = h.compute_efficiency, h.bandwidth_efficiency
+        return msgspec.structs.replace(
+            base,
+            e=_capped((base.e if own_e is None else own_e) / compute),
+            h=_capped((base.h if own_h is None else own_h) / memory),
+            t0=base.t0 * launch, tw=base.tw * launch, tau=base.tau * launch, te=base.te * launch)
+
+    def _fitted(self, family: str, format: str) -> Found | None:
+        if family == "ssm" or self._key is None:
+            return None
+        try:
+            found = constants_of(self._key, family, format, self.engine.kernels)
+        except InputError:
+            return None
+        return None if found.level == "generic" else found
+
+    def _prior(self, family: str, format: str) -> KernelConstants:
+        name = _prior_name(family, format)
+        values = _table()["generic"][name] | self._entry.get(name, {})
+        return KernelConstants(values["e"], values["h"], values["t0_us"] * 1e-6, values["p"])
+
+
+def _timed(h: Hardware) -> bool:
+    """Whether kernels of the vendor were timed; an architecture of its tells a vendor untold."""
+    if h.vendor is None:
+        if not any(chip["architecture"] == h.architecture and chip["vendor"] in _TIMED_VENDORS
+                   for chip in index()["chips"].values()):
+            return False
+    elif h.vendor not in _TIMED_VENDORS:
+        return False
+    return h.memory_class in (None, "hbm", "gddr", "lpddr")
+
+
+def _units(hardware: Hardware, donor: str) -> Array:
+    """Units that share the blocks of a kernel."""
+    if hardware.units is not None:
+        return hardware.units
+    return float(index()["chips"].get(donor, {}).get("units", 1.0))
+
+
+def _unified(found: Found, units: Array, bandwidth: Array) -> KernelConstants:
+    """Constants of any family as one struct; in serving every byte comes from memory (g unused)."""
+    c = found.constants
+    if isinstance(c, Split):
+        return KernelConstants(c.e, c.h, c.t0, c.p, c.tw, units / (c.beta * bandwidth))
+    if isinstance(c, Chain):
+        return KernelConstants(c.e, c.h, c.t0, c.p, c.tw, c.tau)
+    if isinstance(c, Experts):
+        return KernelConstants(c.e, c.h, c.t0, c.p, beta=c.beta, cact=c.cact, c2=c.c2, te=c.te)
+    if isinstance(c, Pass):
+        return KernelConstants(FRACTION_CAP, c.h, c.t0, 2.0)
+    raise TypeError(f"no kernel has constants of {type(c).__name__}")
+
+
+def _prior_name(family: str, format: str) -> str:
+    """Entry of kernels.yaml for a family and format."""
+    if family == "gemm":
+        if format in ("bf16", "fp32"):
+            return "gemm"
+        return ("gemm_weight_only" if format.endswith("-weight") else
+                "gemm_fp4" if format in ("nvfp4", "mxfp4") else "gemm_fp8")
+    return "attention_prefill" if family == "mla_prefill" else family
 
 
 def _capped(fraction: Array) -> Array:
-    import numpy as np
-
     return min(fraction, FRACTION_CAP) if np.ndim(fraction) == 0 else np.minimum(
         fraction, FRACTION_CAP)
 
@@ -83,29 +191,44 @@ def _table() -> dict[str, Any]:
     return load_yaml(Path(__file__).with_name("kernels.yaml"))
 
 
-def _source(hardware: Hardware, engine: Engine) -> tuple[str, str, dict[str, Any]]:
-    """(level, donor, constants) of the nearest entry that the table has for a device.
+@lru_cache(maxsize=1)
+def spreads() -> dict[str, Any]:
+    """Factors of the range by phase, and by how well a device is known."""
+    return load_yaml(Path(__file__).with_name("spread.yaml"))
+
+
+def _spread(level: str, known: Level) -> dict[str, float]:
+    if level == "ideal":
+        return {"prefill": 1.0, "decode": 1.0}
+    # A statement in the hardware file is as good as its source: no better than a known device.
+    how = "device" if level == "spec" else "none" if known.known == "memory" else known.known
+    return {phase: float(spreads()[phase][how]) for phase in ("prefill", "decode")}
+
+
+def _source(hardware: Hardware, engine: Engine, timed: bool) -> tuple[str, str, dict[str, Any]]:
+    """(level, donor, priors) of a device.
 
     A hardware file that states `bandwidth_efficiency` or `compute_efficiency` overrides the
-    table: that is how a chip that can't be bought yet, or one whose software is young, is told.
+    constants: that is how a chip that can't be bought yet, or one whose software is young, is told.
     One that states `layer_overhead` has no kernel launches: its program is static.
     """
     if engine.ideal:
         return "ideal", "physics", {}
-    table = _table()
-    own = (hardware.compute_efficiency, hardware.bandwidth_efficiency)
-    for level, key in (("chip", hardware.name), ("architecture", hardware.architecture),
-                       ("memory", hardware.memory_class)):
-        entry = table[level].get(key)
-        if entry is not None:
-            if any(value is not None for value in own):
-                return "spec", hardware.name, entry
-            return level, entry.get("donor", str(key)), entry
-    if any(value is not None for value in own):
-        return "spec", hardware.name, {}
+    prior = _table()["memory"].get(hardware.memory_class, {})
+    if hardware.compute_efficiency is not None or hardware.bandwidth_efficiency is not None:
+        return "spec", hardware.name, prior
+    if timed:
+        found = [constants(hardware, family, "bf16" if family == "gemm" else "norm")
+                 for family in _TELLING]
+        for level in _ORDER:
+            for one in found:
+                if one.level == level:
+                    return level, one.donor, prior
+    if prior:
+        return "memory", str(prior.get("donor", hardware.memory_class)), prior
     return "generic", "all parts together", {}
 
 
 def families() -> list[str]:
-    """Kernel families that the table knows."""
+    """Kernel families that the table of priors knows."""
     return list(_table()["generic"])

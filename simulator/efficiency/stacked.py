@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.efficiency import Efficiency, KernelConstants
+from simulator.efficiency.levels import table_in_use
 from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.stack import Stack, UnstackableError, stacked
@@ -18,13 +19,14 @@ class StackedEfficiency(Efficiency):
         self.each = [Efficiency(member, engine) for member in hardware.members]
         self.spread = {phase: stacked([e.spread[phase] for e in self.each])
                        for phase in self.spread}
+        self.units = stacked([e.units for e in self.each])
 
-    def kernel(self, family: str, phase: str) -> KernelConstants:
-        """Constants of a kernel family in a phase."""
-        key = (family, phase)
-        if key not in self._known:
-            self._known[key] = _stack_constants([e.kernel(family, phase) for e in self.each])
-        return self._known[key]
+    def kernel(self, family: str, format: str = "bf16", phase: str = "decode") -> KernelConstants:
+        """Constants of a kernel family in a number format."""
+        key = (family, format, phase)
+        if key not in self._kept:
+            self._kept[key] = _stack_constants([e.kernel(family, format, phase) for e in self.each])
+        return self._kept[key]
 
 
 def _stack_constants(each: list[KernelConstants]) -> KernelConstants:
@@ -33,12 +35,17 @@ def _stack_constants(each: list[KernelConstants]) -> KernelConstants:
         column = [getattr(constants, name) for constants in each]
         if all(value == column[0] for value in column):
             values[name] = column[0]
-        elif name == "p" or not all(isinstance(value, int | float) for value in column):
-            # An exponent picks the formula, so it can't be an array.
+        elif not all(isinstance(value, int | float) for value in column):
+            # No exponent means the maximum, another formula.
             raise UnstackableError(name)
         else:
             values[name] = stacked(column)
     return KernelConstants(**values)
+
+
+# Constants of devices under engines that were asked for, since an estimate asks again and again.
+_KEPT: dict[tuple[int, int, int], tuple[Efficiency, Any]] = {}
+MOST_KEPT = 256
 
 
 def efficiency_of(hardware: Hardware, engine: Engine) -> Efficiency:
@@ -47,4 +54,11 @@ def efficiency_of(hardware: Hardware, engine: Engine) -> Efficiency:
         # The cached object holds the engine, so its id stays its own.
         return hardware.kept(("efficiency", id(engine)),
                              lambda: StackedEfficiency(hardware, engine))
-    return Efficiency(hardware, engine)
+    key = (id(hardware), id(engine), id(table_in_use()))
+    kept = _KEPT.get(key)
+    if kept is None:
+        if len(_KEPT) >= MOST_KEPT:
+            _KEPT.clear()
+        # The objects are held, so that their ids stay theirs.
+        kept = _KEPT[key] = (Efficiency(hardware, engine), (hardware, engine, table_in_use()))
+    return kept[0]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.clock import OperationTime
 from simulator.explain.lines import amount, exact, many, row
 from simulator.explain.passes import Pass, kept_tokens
 from simulator.explain.weights import expert_values, fullest_rank, moes
 from simulator.layer_parts import Shares, sum_of
 from simulator.specs.model import Attention, Mla
-from simulator.step import OperationTime
 from simulator.units import (
     format_flops,
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from simulator.allocation import cached_prefix
+from simulator.clock import OperationTime
 from simulator.deployment import Deployment
 from simulator.efficiency.stacked import efficiency_of
 from simulator.memory import per_replica
@@ -21,7 +22,7 @@ from simulator.stages import (
     decode_micro_batch,
     prefill_micro_batch,
 )
-from simulator.step import OperationTime, PassTime, decode, prefill
+from simulator.step import PassTime, decode, prefill
 
 
 @dataclass(frozen=True)

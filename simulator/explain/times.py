@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from simulator.clock import OperationTime
 from simulator.explain.lines import exact, row
 from simulator.explain.passes import Pass
-from simulator.layer_parts import sum_of
+from simulator.layer_parts import gemm_format, sum_of
 from simulator.operations import Operation
 from simulator.request import Estimate
 from simulator.specs.hardware import Hardware
-from simulator.step import OperationTime, PassTime
+from simulator.step import PassTime
 from simulator.units import (
     format_bandwidth,
     format_decimal_bytes,
@@ -20,8 +21,7 @@ from simulator.units import (
 )
 
 FAMILIES = {
-    "gemm": "GEMM", "gemm_fp8": "8-bit GEMM", "gemm_fp4": "4-bit GEMM",
-    "gemm_weight_only": "weight-only GEMM", "attention_prefill": "attention",
+    "gemm": "GEMM", "attention_prefill": "attention", "mla_prefill": "attention",
     "attention_decode": "attention", "mla_decode": "latent attention", "moe": "experts",
     "ssm": "recurrence", "elementwise": "elementwise",
 }  # fmt: skip
@@ -91,18 +91,23 @@ def kernel_lines(e: Estimate, p: Pass) -> list[str]:
     """Kernels in practice and their floors, by family."""
     bodies: dict[str, float] = {}
     floors: dict[tuple[str, float], float] = {}
+    chains: dict[str, float] = {}
     for t in p.mid.operations:
         o = t.operation
         if o.collective is not None or o.kind == "offload":
             continue
         name = FAMILIES.get(o.kernel, o.kernel)
-        body, t0 = float(t.compute + t.memory), float(e.efficiency.kernel(o.kernel, p.phase).t0)
+        body, t0 = float(t.compute + t.memory), float(e.efficiency.kernel(o.kernel, o.format, p.phase).t0)
         if body:
             bodies[name] = bodies.get(name, 0.0) + body
-        if t.overhead and t0:
-            floors[name, t0] = floors.get((name, t0), 0.0) + float(t.overhead) / t0
+        launched = min(float(o.count * o.launches), float(t.overhead) / t0) if t0 else 0.0
+        if launched:
+            floors[name, t0] = floors.get((name, t0), 0.0) + launched
+        if float(t.overhead) - launched * t0 > 1e-9 * float(t.expected):
+            chains[name] = chains.get(name, 0.0) + float(t.overhead) - launched * t0
     terms = sorted(bodies.items(), key=lambda b: -b[1])
-    k, ideal = e.efficiency.kernel("gemm", p.phase), e.efficiency.level == "ideal"
+    k = e.efficiency.kernel("gemm", gemm_format(e.deployment, "ffn"), p.phase)
+    ideal = e.efficiency.level == "ideal"
     reached = ("at full rates" if ideal else
                "at the rates that kernels reach: GEMM (matrix products) "
                f"{float(k.h):.0%} of bandwidth, {float(k.e):.0%} of peak FLOP/s")
@@ -118,6 +123,12 @@ def kernel_lines(e: Estimate, p: Pass) -> list[str]:
                 for (name, t0), n in sorted(floors.items(), key=lambda f: -f[1] * f[0][1])),
             format_time(sum(n * t0 for (_, t0), n in floors.items())),
             "a kernel takes this long however small"))
+    if chains:
+        lines.append(row(
+            "+ chains in a kernel", " + ".join(
+                f"{format_time(v)} {n}" for n, v in sorted(chains.items(), key=lambda c: -c[1])),
+            format_time(sum(chains.values())),
+            "steps that one unit does one after the other"))
     if far:
         lines.append(row("+ offloaded bytes", "far bytes over the slower of far memory and link",
                          format_time(far), "at the share of the rate that copies reach"))

@@ -5,17 +5,53 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from simulator.arrays import Array
+from simulator.operations import tiles as cut
 
 Kind = Literal["embedding", "norm", "gemm", "attention", "moe", "ssm", "elementwise", "collective",
                "sampling", "offload"]
+
+
+class Chain(msgspec.Struct, frozen=True, gc=False):
+    """What a kernel does one after the other on one unit, and what it pads.
+
+    padded   FLOPs executed, whole tiles; blocks: tiles or blocks that the units share
+    total    steps of all blocks (of 64 along k, of 128 x 128 scores) or bytes of KV; longest: of
+             the longest block, which one unit works through alone
+    """
+
+    padded: Array
+    blocks: Array
+    total: Array
+    longest: Array
+
+
+class Picks(msgspec.Struct, frozen=True, gc=False):
+    """Shape of a layer's experts on one rank.
+
+    tokens entering the layer, picks of experts a token, rows that reach this rank's `local`
+    experts, `active` of them; width in and inside, `gates` matrices in, bytes a weight.
+    """
+
+    tokens: Array
+    top_k: Array
+    rows: Array
+    active: Array
+    local: Array
+    hidden: Array
+    inner: Array
+    gates: float
+    weight: Array
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
     """One execution of a kernel on one device; a layer group executes it `count` times.
 
     kernel       family that decides its efficiency: gemm, attention_prefill, attention_decode, ...
+    format       number format of the kernel, as kernels are timed by: bf16, fp8, bf16-kv-fp8, ...
+    chain        its serial part, where the form of its kernel has one; picks: shape of experts
     flops        [FLOP] of one execution on one device
     weights, kv, activations   [bytes] read and written by class, of one execution on one device
     compute      number format its unit works at; "vector" for the vector units
@@ -25,6 +61,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     extent       devices they are spread over, where that is more than themselves
     alternative  (group, index): of the alternatives in a group only the fastest runs
     stage        share of its executions on the fullest pipeline stage
+    needed       physics asks for it; else this engine alone does, and the ceiling leaves it out
     limit        context [tokens] above which its cost stops growing (a window)
     """
 
@@ -44,6 +81,10 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     extent: int = 0
     alternative: tuple[str, int] | None = None
     limit: float | None = None
+    needed: bool = True
+    format: str = "bf16"
+    chain: Chain | None = None
+    picks: Picks | None = None
     stage: Array = 1.0
 
     @property
@@ -70,19 +111,31 @@ def gemm_activation_bytes(m: Array, k: Array, n: Array, a: Array) -> Array:
     return a * m * (k + n)
 
 
+def gemm_chain(m: Array, k: Array, n: Array) -> Chain:
+    """Output tiles of a product and the steps along k of each.
+
+    The tiles of a step are continuous in m: which of a library's tile heights a batch gets is not
+    known, and one more sequence must not cost more than its share.
+    """
+    tiles, steps = np.maximum(m / cut.TILE, 1.0) * np.ceil(n / cut.TILE), k / cut.K_TILE
+    return Chain(gemm_flops(m, k, n), tiles, tiles * steps, steps)
+
+
 def gemm(
     name: str, count: Array, m: Array, k: Array, n: Array, w: Array, a: Array, compute: str,
-    kernel: str = "gemm", launches: float = 1.0,
+    format: str = "bf16", launches: float = 1.0,
 ) -> Operation:
     """Weights (k, n) of `w` bytes a value applied to m tokens of `a` bytes a value."""
-    return Operation(name, "gemm", kernel, count, gemm_flops(m, k, n), w * k * n, 0.0,
-                     gemm_activation_bytes(m, k, n, a), compute, launches)
+    return Operation(name, "gemm", "gemm", count, gemm_flops(m, k, n), w * k * n, 0.0,
+                     gemm_activation_bytes(m, k, n, a), compute, launches, format=format,
+                     chain=gemm_chain(m, k, n))
 
 
 def elementwise(
     name: str, count: Array, values: Array, a: Array, flops_per_value: float, passes: float,
     kind: Kind = "elementwise", weights: Array = 0.0, kv: Array = 0.0, launches: float = 1.0,
+    format: str = "norm",
 ) -> Operation:
     """A kernel that touches each of `values`: `passes` reads and writes of `a` bytes."""
     return Operation(name, kind, "elementwise", count, flops_per_value * values, weights, kv,
-                     passes * values * a, "vector", launches)
+                     passes * values * a, "vector", launches, format=format)

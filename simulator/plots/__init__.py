@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from simulator.plots.roofline_chart import roofline
     from simulator.plots.style import Plot, save
     from simulator.plots.throughput_chart import cost, throughput
+    from simulator.plots.validation_chart import three_steps, validation
 
 # The modules end in _chart, since a function can't share its name with a module beside it.
 _HOMES = {
     "breakdown": "breakdown_chart", "context": "context_chart", "cost": "throughput_chart",
     "latency": "latency_chart", "memory": "memory_chart", "pareto": "pareto_chart",
     "roofline": "roofline_chart", "throughput": "throughput_chart",
+    "three_steps": "validation_chart", "validation": "validation_chart",
     "Plot": "style", "save": "style",
 }  # fmt: skip
 
 __all__ = ["Plot", "breakdown", "context", "cost", "latency", "memory", "pareto", "roofline",
-           "save", "throughput"]
+           "save", "three_steps", "throughput", "validation"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simulator.clock import OperationTime
 from simulator.deployment import Deployment, Workload
 from simulator.efficiency import Efficiency
-from simulator.layer_parts import gemm_kernel, sum_of
+from simulator.layer_parts import gemm_format, sum_of
 from simulator.memory import memory
 from simulator.plots.style import group_of
 from simulator.request import Estimate, estimate
 from simulator.roofline import ridge_point, smooth_max
 from simulator.specs.hardware import Hardware
-from simulator.step import OperationTime
 from simulator.units import format_flops
 
 PHASES = ("prefill", "decode")
@@ -95,8 +95,7 @@ def precisions(hardware: Hardware, compute: str) -> list[tuple[str, float]]:
 def roofs(d: Deployment) -> list[Roof]:
     """All levels and precisions of a deployment's device; the first is the main one."""
     h, k = d.hardware, Efficiency(d.hardware, d.engine)
-    family = gemm_kernel(d, "ffn")
-    compute, stream = k.kernel(family, "prefill"), k.kernel(family, "decode")
+    gemm = k.kernel("gemm", gemm_format(d, "ffn"), "prefill")
     ends = h.at_ends(False, h.timed_ranges), h.at_ends(True, h.timed_ranges)
     found = []
     for i, (level, bandwidth) in enumerate(levels(h)):
@@ -104,8 +103,8 @@ def roofs(d: Deployment) -> list[Roof]:
             corner = [tuple(pair) for pair in (
                 (_rate(end, "memory_bandwidth", bandwidth, i), _peak(end, name, peak))
                 for end in ends)]
-            found.append(Roof(level, name, float(bandwidth), peak, float(compute.e),
-                              float(stream.h), compute.p, i == j == 0, *corner))  # type: ignore[arg-type]
+            found.append(Roof(level, name, float(bandwidth), peak, float(gemm.e), float(gemm.h),
+                              gemm.p, i == j == 0, *corner))  # type: ignore[arg-type]
     return found
 
 

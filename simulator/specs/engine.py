@@ -22,12 +22,16 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """An inference engine. Times [s], sizes [bytes], all per device or per step as named.
 
     ideal              no efficiency, no kernel floor, no host: expected = ceiling
-    decode_scale       multiplier on the kernel times of decode; prefill_scale that of prefill
+    memory_scale       multiplier on the time that kernels take to move their bytes;
+                       compute_scale that of their arithmetic in prefill; launch_scale of floors
     host_time          fixed host time a step: scheduling, sampling, detokenising
+    sequence_time      host time of each sequence in a step: its scheduling, sampling and text
     layer_time         fixed time a layer beyond the kernels' own floors
     fused              residual adds and activations run inside their neighbours
     unfused_attention  scores are written to memory
     head_replicated    every tensor-parallel rank holds and streams the whole LM head
+    kernels            library whose kernels it runs (efficiency/fitted/): vllm, sglang, trtllm;
+                       None: all pooled
     collective_library whose all-reduce lines hold, beside NCCL's (efficiency/collectives.yaml)
     overlap            share of a collective that hides behind arithmetic
     memory_policy      what `memory_fraction` is a share of: `total` (vLLM: the device's memory, of
@@ -46,6 +50,27 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     conv_columns       `past`: all but the newest column, which the step has at hand
     batched_tokens     largest number of tokens in one pass, which sizes the activations;
                        None: the whole prompt of the whole batch
+    continuous         requests join and leave the batch between steps; else it is static
+    prefills_alone     prompts of a static batch are computed one after the other
+    splits             what several devices share unless told: `tensor` parallel, or `layers` in
+                       turn
+    quantised_head     the LM head and the embedding have the format of the other weights
+    async_host         the host dispatches kernels while the device works (eager): a step takes the
+                       longer of the two, not their sum
+    fp16_accumulate    16-bit products are summed in fp16, where the device is faster at that
+    kv_copies          times that decode attention reads or writes the cache, expanded to all query
+                       heads, beyond reading it once; cache_copies: of the cache as it is
+    prefill_chunk      prompt tokens a step at most, whatever is asked; None: the whole prompt
+    fp8_kv             served with an FP8 KV cache where the products are FP8: what an unstated
+                       cache format of a measured row is taken to be
+    max_sequences      sequences in a step at most
+    request_time       fixed time of a request outside the steps: HTTP, tokens, admission
+    queue_steps        decode steps that a new request waits for its turn under load
+    interference       share of a prefill by which it delays the others' decode steps
+    burst              share of the others' prefills that a new request waits for
+    fill               share of its largest rate that a saturated engine reaches: scheduling gaps
+    admits             KV that a request must find free to start: of its `whole` length, or of the
+                       `current` one, which grows
     """
 
     name: str
@@ -55,13 +80,16 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     notes: tuple[str, ...] = ()
     ideal: bool = False
-    decode_scale: float = 1.0
-    prefill_scale: float = 1.0
+    memory_scale: float = 1.0
+    compute_scale: float = 1.0
+    launch_scale: float = 1.0
     host_time: float = 0.0
     layer_time: float = 0.0
+    sequence_time: float = 0.0
     fused: bool = True
     unfused_attention: bool = False
     head_replicated: bool = False
+    kernels: str | None = None
     collective_library: str = "nccl"
     overlap: float = 0.0
     memory_policy: Literal["total", "static", "free", "all"] = "all"
@@ -76,6 +104,23 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     conv_format: Literal["fp32", "activations"] = "fp32"
     conv_columns: Literal["all", "past"] = "all"
     batched_tokens: int | None = None
+    continuous: bool = False
+    prefills_alone: bool = False
+    splits: Literal["tensor", "layers"] = "tensor"
+    quantised_head: bool = False
+    fp8_kv: bool = False
+    async_host: bool = False
+    fp16_accumulate: bool = False
+    kv_copies: float = 0.0
+    cache_copies: float = 0.0
+    prefill_chunk: int | None = None
+    max_sequences: int | None = None
+    request_time: float = 0.0
+    queue_steps: float = 0.0
+    interference: float = 1.0
+    burst: float = 0.05
+    fill: float = 1.0
+    admits: Literal["whole", "current"] = "current"
 
     @classmethod
     def load(cls, name: str | Path) -> Engine:
@@ -92,7 +137,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _FOLDER = Path(__file__).resolve().parent.parent / "engines"
-_DIMENSIONS = {"host_time": "time", "layer_time": "time", "context_bytes": "memory"}
+_DIMENSIONS = {"host_time": "time", "layer_time": "time", "sequence_time": "time",
+               "request_time": "time",
+               "context_bytes": "memory"}
 
 
 def engine_names() -> list[str]:
@@ -145,17 +192,21 @@ def _read_engine(path: Path, above: tuple[str, ...]) -> Engine:
 
 
 def _check(engine: Engine, where: str) -> None:
-    for key in ("decode_scale", "prefill_scale", "memory_fraction"):
+    for key in ("memory_scale", "compute_scale", "launch_scale", "memory_fraction",
+                "fill"):
         if getattr(engine, key) <= 0:
             raise InputError(f"{where}: {key}: {getattr(engine, key)} must be above 0")
     if engine.memory_fraction > 1:
         raise InputError(f"{where}: memory_fraction: {engine.memory_fraction} is above 1")
-    for key in ("host_time", "layer_time", "context_bytes"):
+    for key in ("host_time", "layer_time", "sequence_time", "request_time", "context_bytes",
+                "queue_steps", "interference", "burst", "kv_copies", "cache_copies"):
         if getattr(engine, key) < 0:
             raise InputError(f"{where}: {key} is negative")
     for key in ("block_size", "mla_block_size", "group_padding"):
         value = getattr(engine, key)
         if value is not None and not value >= 1:
             raise InputError(f"{where}: {key}: {value} must be at least 1")
-    if engine.batched_tokens is not None and engine.batched_tokens < 1:
-        raise InputError(f"{where}: batched_tokens: {engine.batched_tokens} must be at least 1")
+    for key in ("batched_tokens", "max_sequences", "prefill_chunk"):
+        value = getattr(engine, key)
+        if value is not None and value < 1:
+            raise InputError(f"{where}: {key}: {value} must be at least 1")

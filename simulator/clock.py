@@ -1,0 +1,232 @@
+"""The time of every operation on one device: the larger of its terms, and what real kernels add.
+
+Both the ceiling and the expected time come from the same operation; only efficiencies, the serial
+chain of a kernel, launches and collectives differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from simulator.arrays import Array
+from simulator.efficiency import Efficiency, KernelConstants, forms_moe
+from simulator.efficiency.levels import link_level
+from simulator.layer_parts import Phase
+from simulator.network import Network, link_class
+from simulator.operations import Chain, Operation, Picks
+from simulator.roofline import mean_of_max, mean_of_overlapped, overlapped
+from simulator.specs.hardware import Hardware
+
+# The stage share of operations of a model that isn't cut into stages.
+WHOLE = Operation.__struct_defaults__[-1]
+
+
+class OperationTime(msgspec.Struct, frozen=True, gc=False):
+    """Times [s], FLOPs and bytes of all `count` executions of an operation, as means over a pass.
+
+    compute, memory, network, overhead split the expected time by what it is spent on.
+    """
+
+    operation: Operation
+    ceiling: Array
+    ceiling_compute: Array
+    expected: Array
+    compute: Array
+    memory: Array
+    network: Array
+    overhead: Array
+    flops: Array
+    bytes: Array
+    wire: Array
+
+    def scaled(self, run: Array) -> OperationTime:
+        """The operation where it runs, nothing where another alternative runs."""
+        return msgspec.structs.replace(self, **{
+            f: getattr(self, f) * run for f in self.__struct_fields__ if f != "operation"})
+
+    def where(self, mine: Array, other: OperationTime) -> OperationTime:
+        """This time where `mine`, the other's elsewhere."""
+        return msgspec.structs.replace(self, **{
+            f: np.where(mine, getattr(self, f), getattr(other, f))
+            for f in self.__struct_fields__ if f != "operation"})
+
+    @property
+    def bound(self) -> str:
+        """The largest part of the expected time (scalars)."""
+        return str(largest_part(self.compute, self.memory, self.network, self.overhead))
+
+
+def largest_part(compute: Array, memory: Array, network: Array, overhead: Array) -> Any:
+    """Name of the largest part; an array of names for arrays."""
+    names = ("memory", "compute", "network", "overhead")
+    parts = np.broadcast_arrays(memory, compute, network, overhead)
+    if parts[0].ndim == 0:
+        return names[int(np.argmax(parts))]
+    return np.array(names)[np.argmax(np.stack(parts), axis=0)]
+
+
+class Clock:
+    """Rates of one device in one phase, looked up once a pass.
+
+    `seen` picks what of the operations it times: by default all of them.
+    """
+
+    def __init__(self, hardware: Hardware, efficiency: Efficiency, phase: Phase,
+                 node: int | None = None) -> None:
+        self.hardware, self.efficiency, self.phase = hardware, efficiency, phase
+        self.seen: Callable[[list[Operation]], list[Operation]] = list
+        self.node = node
+        self.bandwidth = hardware.memory_bandwidth
+        self.units = efficiency.units
+        self._peaks: dict[str, Array] = {"vector": hardware.vector_peak}
+        self._network: Network | None = None
+
+    def peak(self, compute: str) -> Array:
+        """Dense peak [FLOP/s] of the unit that an operation uses."""
+        if compute not in self._peaks:
+            self._peaks[compute] = self.hardware.peak(compute)[0]
+        return self._peaks[compute]
+
+    def collective(self, o: Operation) -> OperationTime:
+        """A collective: free at the ceiling, where it hides behind the arithmetic."""
+        if self._network is None:
+            self._network = Network(self.hardware, self.efficiency.engine, self.node)
+        shown = 1.0 - self.efficiency.engine.overlap
+        time = self._network.time(o.collective or "", o.wire, o.ranks, o.extent or o.ranks)
+        if not self.efficiency.engine.ideal:
+            time = time * link_level(link_class(self.hardware))
+        time = time * o.count * shown
+        zero = 0.0 * time
+        return OperationTime(o, zero, zero, time, zero, zero, time, zero, zero, zero,
+                             o.wire * o.count * o.stage)
+
+    def serial(self, k: KernelConstants, chain: Chain) -> Array:
+        """Chain of one unit [s]: starts of its blocks, and its share of the steps or the longest
+        block.
+        """
+        S = self.units
+        return (k.tw * np.maximum(chain.blocks / S, 1.0)
+                + k.tau * np.maximum(chain.total / S, chain.longest))
+
+    def experts(self, o: Operation, x: Picks, k: KernelConstants) -> OperationTime:
+        """A layer's experts: grouped products in tiles, and the rows permuted there and back."""
+        C, W, n = self.peak(o.compute), self.bandwidth, o.count
+        tiles = tuple(forms_moe.mean_tiles(x.active, x.rows, rows) for rows in forms_moe.TILE_ROWS)
+        products = forms_moe.experts_compute(
+            (tiles[0], tiles[1], tiles[2]), x.hidden, x.inner, x.gates, x.weight, k.e,
+            np.where(np.greater(k.beta, 0.0), k.beta, 1.0), C,
+            W, self.units)
+        _, compute, memory, _ = overlapped(products, o.weights / (k.h * W), 0.0, k.p)
+        moved = forms_moe.experts_traffic(x.tokens, x.top_k, x.rows, x.hidden, x.inner, k.cact,
+                                          k.c2, W)
+        c, m = o.flops / C, o.bytes / W
+        compute = np.maximum(compute, c)
+        floor = n * (o.launches * k.t0 + k.te * x.local / forms_moe.EXPERTS_PER_TE)
+        return self._assemble(o, n * np.maximum(c, m), n * compute, n * (memory + moved), floor,
+                              c > m, n * o.flops, n * o.bytes)
+
+    def point(self, o: Operation) -> OperationTime:
+        """An operation whose cost is the same throughout the pass."""
+        if o.collective is not None:
+            return self.collective(o)
+        k = self.efficiency.kernel(o.kernel, o.format, self.phase)
+        if o.picks is not None and np.any(k.beta):
+            timed = self.experts(o, o.picks, k)
+            if np.all(k.beta):
+                return timed
+            return timed.where(np.greater(k.beta, 0.0), self.plain(o, k))
+        return self.plain(o, k)
+
+    def plain(self, o: Operation, k: KernelConstants) -> OperationTime:
+        """Arithmetic, traffic and the chain of its kernel, where that was timed."""
+        C, W = self.peak(o.compute), self.bandwidth
+        F, Q, n = o.flops, o.bytes, o.count
+        c, m, chain = F / C, Q / W, o.chain
+        if chain is None or not k.chained:
+            executed, serial = c, 0.0
+        else:
+            executed, serial = chain.padded / C, self.serial(k, chain)
+        _, compute, memory, waits = overlapped(executed / k.e, m / k.h, serial, k.p)
+        return self._assemble(o, n * np.maximum(c, m), n * compute, n * memory,
+                              n * (o.launches * k.t0 + waits), c > m, n * F, n * Q)
+
+    def work(self, o: Operation) -> Array:
+        """Time [s] of an operation at the peaks, by which alternatives are chosen.
+
+        By their work, not by constants: neither a launch more nor kernels that were timed at other
+        shapes must turn a decode step into one that rebuilds the whole context.
+        """
+        return o.count * np.maximum(o.flops / self.peak(o.compute), o.bytes / self.bandwidth)
+
+    def span(self, o: Operation, end: Operation, first: Array, last: Array) -> OperationTime:
+        """Mean over the contexts from `first` to `last`; `o` at the first, `end` at the last.
+
+        Up to the operation's limit they are evenly spaced, the rest stay at the end's cost (a
+        window).
+        """
+        points = np.maximum(last - first + 1.0, 1.0)
+        growing = points if o.limit is None else np.clip(
+            np.minimum(last, o.limit) - first + 1.0, 0.0, points)
+        C, W = self.peak(o.compute), self.bandwidth
+        k = self.efficiency.kernel(o.kernel, o.format, self.phase)
+        n = o.count
+        c0, c1, m0, m1 = o.flops / C, end.flops / C, o.bytes / W, end.bytes / W
+        ceiling = mean_of_max(c0, c1, m0, m1, growing)
+        terms = self._terms(o, k), self._terms(end, k)
+        parts = self._mean(o, end, k, terms, growing)
+        F, Q = (o.flops + end.flops) / 2.0, (o.bytes + end.bytes) / 2.0
+        c, m = (c0 + c1) / 2.0, (m0 + m1) / 2.0
+        if o.limit is not None:
+            share = growing / points
+            ceiling = share * ceiling + (1.0 - share) * np.maximum(c1, m1)
+            stays = overlapped(*terms[1], k.p)[1:]
+            parts = tuple(share * a + (1.0 - share) * b for a, b in zip(parts, stays, strict=True))
+            F, Q = share * F + (1.0 - share) * end.flops, share * Q + (1.0 - share) * end.bytes
+            c, m = F / C, Q / W
+        compute, memory, waits = parts
+        return self._assemble(o, n * ceiling, n * compute, n * memory,
+                              n * (o.launches * k.t0 + waits), c > m, n * F, n * Q)
+
+    def _terms(self, o: Operation, k: KernelConstants) -> tuple[Array, Array, Array]:
+        """Arithmetic, traffic and chain of an operation, with its constants."""
+        C, m = self.peak(o.compute), o.bytes / self.bandwidth
+        if o.chain is None or not k.chained:
+            return o.flops / C / k.e, m / k.h, 0.0
+        return o.chain.padded / C / k.e, m / k.h, self.serial(k, o.chain)
+
+    def _mean(self, o: Operation, end: Operation, k: KernelConstants,
+              terms: tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]], n: Array
+              ) -> tuple[Array, ...]:
+        """Mean parts over evenly spaced contexts; where the chain starts to grow between the ends,
+        over the contexts before and after that point.
+        """
+        (c0, m0, s0), (c1, m1, s1) = terms
+        whole = mean_of_overlapped((c0, c1), (m0, m1), (s0, s1), n, k.p)[1:]
+        if o.chain is None or end.chain is None or not k.chained:
+            return whole
+        level = o.chain.longest * self.units
+        t0, t1 = o.chain.total, end.chain.total
+        turns = (t0 < level) & (t1 > level) & (n > 2.0)
+        if not np.any(turns):
+            return whole
+        f = np.where(turns, (level - t0) / np.where(turns, t1 - t0, 1.0), 0.0)
+        c, m = c0 + f * (c1 - c0), m0 + f * (m1 - m0)
+        before = mean_of_overlapped((c0, c), (m0, m), (s0, s0), np.maximum(f * n, 2.0), k.p)[1:]
+        after = mean_of_overlapped((c, c1), (m, m1), (s0, s1), np.maximum((1.0 - f) * n, 2.0),
+                                   k.p)[1:]
+        return tuple(np.where(turns, f * a + (1.0 - f) * b, w)
+                     for a, b, w in zip(before, after, whole, strict=True))
+
+    @staticmethod
+    def _assemble(o: Operation, ceiling: Array, compute: Array, memory: Array, overhead: Array,
+                  ceiling_compute: Array, F: Array, Q: Array) -> OperationTime:
+        if not o.needed:
+            F, Q, ceiling = 0.0 * F, 0.0 * Q, 0.0 * ceiling    # made by this engine alone
+        elif o.stage is not WHOLE:
+            F, Q = F * o.stage, Q * o.stage
+        return OperationTime(o, ceiling, ceiling * ceiling_compute, compute + memory + overhead,
+                             compute, memory, 0.0, overhead, F, Q, 0.0)

@@ -1,0 +1,75 @@
+"""How a whole device does against the constants of its kernels, from measured end-to-end rows.
+
+Clocks, cooling, error correction and young software slow a device down as a whole. A level is a
+factor on the times of its kernels: of the device where rows of it were fitted, else of its
+architecture, else of its vendor's class of memory, else of the class of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from simulator.specs.hardware import Hardware
+from simulator.specs.strict_yaml import load_yaml
+
+
+class Level(msgspec.Struct, frozen=True):
+    """Factors on the times of memory, of arithmetic and of collectives; `of` names their owner."""
+
+    memory: float = 1.0
+    compute: float = 1.0
+    of: str = ""
+    known: str = "none"
+
+
+@lru_cache(maxsize=1)
+def _packaged() -> dict[str, Any]:
+    path = Path(__file__).with_name("levels.yaml")
+    return load_yaml(path) if path.is_file() else {}
+
+
+_instead: ContextVar[dict[str, Any] | None] = ContextVar("levels", default=None)
+
+
+def table_in_use() -> dict[str, Any]:
+    """The levels in force: the packaged ones, or those of `levels`."""
+    instead = _instead.get()
+    return _packaged() if instead is None else instead
+
+
+@contextmanager
+def levels(table: dict[str, Any]) -> Iterator[None]:
+    """Use these levels instead of the packaged ones, as a fit does."""
+    token = _instead.set(table)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
+
+
+def owners(hardware: Hardware) -> list[tuple[str, str]]:
+    """(kind, name) of whose level holds, the nearest first."""
+    memory = hardware.memory_class or "other"
+    return [("device", hardware.name), ("architecture", hardware.architecture or "other"),
+            ("vendor", f"{(hardware.vendor or 'other').lower()} {memory}"), ("memory", memory)]
+
+
+def level_of(hardware: Hardware) -> Level:
+    """The level of a device, or of what it is most like."""
+    for kind, name in owners(hardware):
+        entry = table_in_use().get(kind, {}).get(name)
+        if entry is not None:
+            return Level(entry["memory"], entry["compute"], name, kind)
+    return Level()
+
+
+def link_level(kind: str | None) -> float:
+    """Factor on the times of collectives over a kind of link."""
+    return float(table_in_use().get("link", {}).get(kind or "other", 1.0))

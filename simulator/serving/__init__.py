@@ -1,0 +1,1 @@
+"""Requests under load: closed forms of continuous batching."""

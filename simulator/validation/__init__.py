@@ -1,0 +1,1 @@
+"""Estimates against what others measured: kernels and whole deployments."""

@@ -1,0 +1,295 @@
+"""A measured row as something to predict: which deployment, which workload, which figure.
+
+Phases: batch-1 decode on one device; prefill of one pass; static batches; the largest throughput,
+where memory sets the batch; TPOT and TTFT at a fixed concurrency; and, outside the pinned six,
+short prefills and memory.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from simulator.deployment import Deployment, Parallelism
+from simulator.errors import InputError
+from simulator.memory import weight_bytes
+from simulator.network import link_domain
+from simulator.parameters import parameters_total
+from simulator.sharding import tensor_parallel_degrees
+from simulator.specs.engine import load_engine
+from simulator.specs.hardware import Hardware
+from simulator.specs.model import Model
+from simulator.validation import names
+from simulator.validation.measurements import METRICS, SIZES, Row
+from simulator.validation.names import UnknownError
+
+PHASES = ("batch1_decode", "prefill", "static_throughput", "max_throughput", "tpot", "ttft")
+OTHER_PHASES = ("prefill_short", "memory")
+# Prompts below this length measure launches more than arithmetic.
+SHORT_PROMPT = 512
+# Formats that are not a quantisation.
+WIDE = ("fp16", "bf16", "fp32")
+# What a source means that prints no lengths beside a batch-1 decode rate: a short chat.
+UNSTATED = 128.0
+# Parts of the engine's text that say that prefill and decode ran on different machines.
+SPLIT = ("disagg",)
+THREADS = re.compile(r"\bthreads=(\d+)")
+SPECULATION = re.compile(r"\b(with (mtp|eagle|speculat)|speculative decoding:? on)", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Row `index` of a file, mapped.
+
+    setup    what makes the deployment: rows that share it are predicted together
+    phase    which of the phases it belongs to
+    figure   which quantity of a prediction it is compared with
+    batch    concurrent sequences of the deployment; None: what fits in memory
+    assumed  what the source left open, in words
+    """
+
+    index: int
+    row: Row
+    setup: Setup
+    phase: str
+    figure: str
+    batch: float | None
+    input: float
+    output: float
+    assumed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Names that make a deployment; hashable, so that equal ones are built once.
+
+    pooled   devices behind each rank, where heads don't divide over all devices
+    """
+
+    model: str
+    hardware: str
+    engine: str
+    weights: str | None
+    activations: str
+    kv: str | None
+    head: str | None
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    pooled: float = 1.0
+
+    @property
+    def devices(self) -> float:
+        """Devices of the whole deployment."""
+        return self.tp * self.pp * self.dp * self.pooled
+
+    def deployment(self) -> Deployment:
+        """The deployment; InputError where it isn't possible."""
+        hardware = names.hardware_of(self.hardware)
+        if self.pooled != 1.0:
+            hardware = pooled(hardware, self.pooled)
+        formats = {} if self.head is None else {"head": self.head, "embedding": self.head}
+        return Deployment(
+            names.model_of(self.model)[0], hardware, load_engine(self.engine),
+            weights=self.weights, activations=self.activations, kv=self.kv, formats=formats,
+            parallelism=Parallelism(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp))
+
+
+def pooled(hardware: Hardware, times: float) -> Hardware:
+    """A device as fast and as large as `times` devices."""
+    fields = {name: value * times for name in hardware.__struct_fields__
+              if (name.startswith(("peak_", "vector_", "memory_capacity"))
+                  or name in ("memory_bandwidth", "link_bandwidth", "units"))
+              and (value := getattr(hardware, name)) is not None}
+    return hardware.replace(**fields)
+
+
+def case_of(index: int, row: Row) -> Case:
+    """The case of a row; UnknownError with the reason where it can't be one."""
+    if row.metric not in METRICS:
+        raise UnknownError(f"metric without a prediction: {row.metric}")
+    if any(word in row.engine.lower() for word in SPLIT):
+        raise UnknownError("prefill and decode on different workers, whose counts aren't stated")
+    if SPECULATION.search(row.notes):
+        raise UnknownError("speculative decoding, whose acceptance isn't stated")
+    hardware = names.hardware_of(row.hardware)
+    threads = THREADS.search(row.notes)
+    if threads and names.is_cpu(hardware) and float(threads.group(1)) < (hardware.units or 0):
+        raise UnknownError("ran on some of the processor's cores")
+    model, ending = names.model_of(row.model)
+    setup = _setup(row, hardware, model, ending)
+    batch, given, rows_in, rows_out, assumed = _lengths(row)
+    phase, figure = _phase(row, setup, batch, rows_in)
+    if batch is None and phase != "max_throughput" and row.metric not in SIZES:
+        raise UnknownError("batch or concurrency not stated")
+    if not given and phase not in ("batch1_decode", "memory"):
+        raise UnknownError("prompt or output length not stated")
+    return Case(index, row, setup, phase, figure, batch, max(rows_in, 1.0), max(rows_out, 1.0),
+                assumed)
+
+
+def _lengths(row: Row) -> tuple[float | None, bool, float, float, str]:
+    """(batch, whether the lengths are stated, input, output, what was assumed)."""
+    batch = names.length_of(row.batch)
+    if batch is not None and batch < 1:
+        raise UnknownError(f"batch or concurrency below 1: {row.batch}")
+    given_in, given_out = names.length_of(row.input), names.length_of(row.output)
+    pure_prefill = row.metric in ("prefill_ms", "prefill_tok_s", "ttft_ms")
+    if given_out is None and pure_prefill:
+        given_out = 1.0
+    stated = given_in is not None and given_out is not None
+    assumed = "" if stated else f"lengths not stated, {UNSTATED:.0f} + {UNSTATED:.0f} assumed"
+    if not row.date and not row.version:
+        assumed = f"{assumed}; engine version not stated".removeprefix("; ")
+    return (batch, stated, UNSTATED if given_in is None else given_in,
+            UNSTATED if given_out is None else given_out, assumed)
+
+
+def _phase(row: Row, setup: Setup, batch: float | None, prompt: float) -> tuple[str, str]:
+    metric, engine = row.metric, load_engine(setup.engine)
+    one = batch == 1 and setup.devices == 1
+    if metric in SIZES:
+        return "memory", metric
+    if metric in ("prefill_ms", "prefill_tok_s"):
+        return ("prefill" if prompt >= SHORT_PROMPT else "prefill_short"), metric
+    if metric == "ttft_ms":
+        if engine.continuous and batch is not None and (batch > 1 or row.rate):
+            return "ttft", "ttft_served"
+        if batch is not None and batch > 1:
+            return "ttft", "ttft_alone" if engine.prefills_alone else "prefill_ms"
+        return ("prefill" if prompt >= SHORT_PROMPT else "prefill_short"), "ttft_ms"
+    if metric in ("decode_tok_s_per_user", "tpot_ms"):
+        if one:
+            return "batch1_decode", metric
+        return "tpot", metric if not (engine.continuous and metric == "tpot_ms") else "tpot_served"
+    if metric == "decode_tok_s_total":
+        return ("batch1_decode" if one else "static_throughput"), metric
+    if batch is None or row.rate.lower().startswith(("inf", "offline")):
+        return "max_throughput", metric
+    return "static_throughput", metric
+
+
+def rough_phase(row: Row) -> str:
+    """Phase of a row that may not be mapped: what its metric and its batch tell."""
+    metric = row.metric
+    if metric in SIZES:
+        return "memory"
+    if metric in ("prefill_ms", "prefill_tok_s"):
+        short = not isinstance(row.input, float) or row.input < SHORT_PROMPT
+        return "prefill_short" if short else "prefill"
+    single = row.batch in (1.0, None) and (row.n_devices or row.tp or 1) == 1
+    if metric == "decode_tok_s_total" and single:
+        return "batch1_decode"
+    if metric == "ttft_ms":
+        if row.batch not in (1.0, None) or row.rate:
+            return "ttft"
+        short = not isinstance(row.input, float) or row.input < SHORT_PROMPT
+        return "prefill_short" if short else "prefill"
+    if metric in ("decode_tok_s_per_user", "tpot_ms"):
+        return "batch1_decode" if single else "tpot"
+    if row.batch is None or row.rate.lower().startswith(("inf", "offline")):
+        return "max_throughput"
+    return "static_throughput"
+
+
+def _setup(row: Row, hardware: Hardware, model: Model, ending: str) -> Setup:
+    formats = names.formats_of(row.weights, ending)
+    size = re.search(r"model_bytes=(\d+)", row.notes)
+    weights: str | None = formats["weights"]
+    if weights in WIDE and model.formats.get("experts", "bf16") not in WIDE:
+        weights = None    # a 16-bit file of a model whose experts were trained in fewer bits
+    elif size is not None:
+        weights = f"mix-{round(8.0 * float(size.group(1)) / parameters_total(model), 3)}"
+        formats = {"weights": weights, "activations": "fp16", "head": weights}
+    native = model.formats.get("weights")
+    if weights == "fp8" and native == "fp8-block":
+        weights = native
+    engine = names.engine_of(row.engine, row.version, row.date, row.hardware)
+    profile = load_engine(engine)
+    head = formats.get("head", weights if profile.quantised_head else None)
+    tp, pp, ep, dp, times = _degrees(row, model, profile.splits == "layers")
+    activations = _activations(formats, hardware)
+    kv = names.kv_format_of(row.kv)
+    if kv is None and activations in ("fp8", "nvfp4", "int8", "fp32"):
+        kv = "fp8" if profile.fp8_kv and activations in ("fp8", "nvfp4") else "bf16"
+    return Setup(row.model, row.hardware, engine, weights, activations, kv, head,
+                 tp, pp, ep, dp, times)
+
+
+def _activations(formats: dict[str, str], hardware: Hardware) -> str:
+    """Precision that the products run at: the format's own, where the device has a unit for it."""
+    for name in dict.fromkeys((formats["activations"], "fp8", "fp16", "bf16", "fp32")):
+        wider = name in ("fp8",) and formats["activations"] != "nvfp4"
+        if name == "fp8" and name != formats["activations"] and not wider:
+            continue
+        attribute = {"nvfp4": "peak_fp4"}.get(name, f"peak_{name}")
+        if getattr(hardware, attribute, None) is not None:
+            return name
+    return "bf16"
+
+
+def _degrees(row: Row, model: Model, layers: bool) -> tuple[int, int, int, int, float]:
+    """(tp, pp, ep, dp, devices behind a rank)."""
+    devices = row.n_devices
+    pp = max(row.pp or 1, 1)
+    if devices is None:
+        devices = max(row.tp or 1, 1) * pp
+    if devices < 1:
+        raise UnknownError("no devices")
+    if layers:
+        return 1, devices, 1, 1, 1.0
+    tp = min(row.tp or max(devices // pp, 1), max(devices // pp, 1))
+    tp = max(tp, 1)
+    dp = max(devices // (tp * pp), 1)
+    if row.metric not in ("tpot_ms", "ttft_ms") and dp > 1 and (row.ep or 1) <= 1:
+        dp = dp if row.tp else 1
+    ep = row.ep if row.ep and row.ep > 1 else 1
+    times, whole = 1.0, tp
+    if (row.tp or 0) > devices:
+        # Counted in cores: several share a device, and the heads are padded to them.
+        valid = [d.tp for d in tensor_parallel_degrees(model, devices // pp) if d.valid]
+        tp = max(valid, default=1)
+        times = devices / (tp * pp * dp)
+    domain = link_domain(names.hardware_of(row.hardware)) or tp
+    if ep > 1 and tp > domain >= tp // ep and tp % ep == 0:
+        raise UnknownError(f"tp {tp} is more than the {domain} devices that the link joins: "
+                           "printed as tp x ep?")
+    if (tp * dp) % ep:
+        raise UnknownError(f"ep {ep} doesn't divide tp {tp} x dp {dp}")
+    if tp * pp * dp * times != devices:
+        raise UnknownError(f"tp {whole} x pp {pp} doesn't make the {devices} devices stated")
+    return tp, pp, ep, dp, times
+
+
+def cases_of(rows: list[Row]) -> tuple[list[Case], dict[int, str]]:
+    """Cases of the rows that can be mapped, and the reason for each of the others."""
+    cases: list[Case] = []
+    missing: dict[int, str] = {}
+    known: dict[Setup, str] = {}
+    for index, row in enumerate(rows):
+        try:
+            case = case_of(index, row)
+            if case.setup not in known:
+                known[case.setup] = _refusal(case.setup)
+            if known[case.setup]:
+                raise UnknownError(known[case.setup])
+        except UnknownError as error:
+            missing[index] = str(error)
+        else:
+            cases.append(case)
+    return cases, missing
+
+
+def _refusal(setup: Setup) -> str:
+    try:
+        d = setup.deployment()
+        if float(weight_bytes(d)) > d.hardware.memory_capacity:
+            return "the weights alone exceed the memory of the devices stated"
+    except InputError as error:
+        return f"deployment not possible: {error}"
+    return ""
+
+
+__all__ = ["OTHER_PHASES", "PHASES", "Case", "Setup", "case_of", "cases_of",
+           "rough_phase"]

@@ -1,0 +1,203 @@
+"""What a fit found, as a table, and as the data files that the package reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Array
+from simulator.specs.engine import engine_names, load_engine
+from simulator.validation import names
+from simulator.validation.cases import OTHER_PHASES, PHASES, Case
+from simulator.validation.parts import Constants, Parts
+from simulator.validation.split import Group, write_fitted
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_EFFICIENCY = _PACKAGE / "efficiency"
+# Constants that mean something only where requests are served, not put into static profiles.
+SERVED = ("queue_steps", "burst", "interference", "fill")
+_TIMES = ("host_time", "layer_time", "sequence_time", "request_time")
+KNOWN = ("device", "architecture", "vendor", "none")
+# Share of measured values that a range is to hold.
+HELD = 0.80
+# A source's rows count as n to this power where a range is set, so that one can't decide it.
+SOURCE_POWER = 0.7
+FEWEST = 30
+
+
+def errors_by_source(cases: Sequence[Case], error: Array, rows: Array) -> dict[str, list[Array]]:
+    """Errors of the marked rows: by phase, one array a source."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for case, value, use in zip(cases, error, rows, strict=True):
+        if use:
+            found.setdefault(case.phase, {}).setdefault(case.row.source, []).append(float(value))
+    return {phase: [np.array(v) for v in sources.values()] for phase, sources in found.items()}
+
+
+def table(cases: Sequence[Case], predictions: Mapping[str, Array], rows: Array) -> str:
+    """Median |ln error| of each phase, mean over sources (pooled over rows), by prediction."""
+    measured = np.array([c.row.value for c in cases])
+    lines = [f"{'phase':<18}{'rows':>6}{'sources':>9}"
+             + "".join(f"{name:>20}" for name in predictions)]
+    groups = {name: errors_by_source(cases, np.log(p / measured), rows)
+              for name, p in predictions.items()}
+    for phase in (*PHASES, *OTHER_PHASES):
+        first = next(iter(groups.values())).get(phase)
+        if first is None:
+            continue
+        cells = []
+        for name in predictions:
+            sources = groups[name][phase]
+            mean = np.mean([np.median(np.abs(s)) for s in sources])
+            pooled = np.median(np.abs(np.concatenate(sources)))
+            cells.append(f"{f'{mean:.3f} ({pooled:.3f})':>20}")
+        lines.append(f"{phase:<18}{sum(map(len, first)):>6}{len(first):>9}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def spread(cases: Sequence[Case], error: Array, rows: Array) -> float:
+    """Factor that holds HELD of the marked rows, sources weighted; 0 where rows are too few."""
+    sizes = np.abs(error[rows])
+    if len(sizes) < FEWEST:
+        return 0.0
+    sources = [c.row.source for c, use in zip(cases, rows, strict=True) if use]
+    count = {s: sources.count(s) for s in set(sources)}
+    weight = np.array([count[s] ** (SOURCE_POWER - 1.0) for s in sources])
+    order = np.argsort(sizes)
+    place = np.cumsum(weight[order]) / np.sum(weight)
+    return float(np.exp(np.interp(HELD, place, sizes[order])))
+
+
+def spreads(cases: Sequence[Case], error: Array, known: Array, rows: Array
+            ) -> dict[str, dict[str, float]]:
+    """Factor of each phase by how well the device is known, from errors on rows held back.
+
+    What few rows tell of one phase is taken from all: how much wider the next level is.
+    """
+    phases = np.array([c.phase for c in cases])
+    widths = {level: spread(cases, error, rows & (known == level)) for level in KNOWN}
+    wider, last = {}, 1.0
+    for level in KNOWN:
+        ratio = np.log(widths[level]) / np.log(widths["device"]) if widths[level] > 1.0 else last
+        last = max(float(ratio), last)
+        wider[level] = last
+    found = {}
+    for phase in (*PHASES, *OTHER_PHASES[:1]):
+        mine = rows & (phases == phase)
+        own = spread(cases, error, mine & (known == "device")) or spread(cases, error, mine)
+        if own > 1.0:
+            found[phase] = {level: round(float(own ** wider[level]), 3) for level in KNOWN}
+    return found
+
+
+def _quantity(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"
+
+
+def write_engines(constants: Constants, rows: Mapping[str, int]) -> None:
+    """Put fitted constants into the engine profiles, in place."""
+    for name in engine_names():
+        if name not in constants.engines["memory_scale"] or not rows.get(name):
+            continue
+        path = _PACKAGE / "engines" / f"{name}.yaml"
+        text = path.read_text(encoding="utf-8")
+        served = load_engine(name).continuous
+        values = {"source": f"fitted to {rows[name]} published rows, half of the groups "
+                            "(python -m simulator.validation.fit)"}
+        for key, table_ in constants.engines.items():
+            if key in SERVED and not served:
+                continue
+            values[key] = (_quantity(table_[name]) if key in _TIMES
+                           else f"{table_[name]:.4g}")
+        for key, value in values.items():
+            line = f"{key}: {value}"
+            text, found = re.subn(rf"^{key}:.*$", line, text, flags=re.MULTILINE)
+            if not found:
+                text = text.rstrip("\n") + f"\n{line}\n"
+        path.write_text(text, encoding="utf-8")
+
+
+def _yaml_table(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [f"  {name}: {{" + ", ".join(f"{k}: {v}" for k, v in entry.items()) + "}"
+            for name, entry in sorted(entries.items())]
+
+
+HEADER = """# Made by `python -m simulator.validation.fit FILE... --write` from published rows: half
+# of the groups of (source, device, model). {what}
+"""
+
+
+def write_levels(constants: Constants, rows: Mapping[str, int]) -> None:
+    """levels.yaml: factors on kernel times of devices, architectures and classes of memory."""
+    lines = [HEADER.format(what="Factors on the times of kernels: of the device, else of its\n"
+                                "# architecture, else of its vendor's class of memory.").rstrip()]
+    for kind, entries in constants.levels.items():
+        lines.append(f"{kind}:")
+        lines += _yaml_table({name: {part: f"{v:.3f}" for part, v in entry.items()}
+                              | ({"rows": rows.get(name, 0)} if kind == "device" else {})
+                              for name, entry in entries.items() if name != "other"})
+    lines.append("link:")
+    lines += [f"  {name}: {value:.3f}" for name, value in sorted(constants.links.items())
+              if name != "other"]
+    (_EFFICIENCY / "levels.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_spreads(found: Mapping[str, Mapping[str, float]]) -> None:
+    """spread.yaml: by which factor measured figures lie above or below the expectation."""
+    lines = [HEADER.format(
+        what="Factors that hold 80 % of rows whose group\n# was left out of a fit on the rest of "
+             "that half, by phase and by whose level the device has.").rstrip()]
+    lines += [line[2:] for line in _yaml_table(found)]
+    (_EFFICIENCY / "spread.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_points(cases: Sequence[Case], error: Array, rows: Array) -> None:
+    """points.yaml: what was measured on each device, for the words of an estimate."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted({names.hardware_of(c.row.hardware).name for c in cases}):
+        mine = [i for i, c in enumerate(cases)
+                if rows[i] and names.hardware_of(c.row.hardware).name == name]
+        if mine:
+            models = sorted({names.model_of(cases[i].row.model)[0].name for i in mine})
+            found[name] = {"points": len(mine),
+                           "median": f"{float(np.median(np.abs(error[mine]))):.3f}",
+                           "models": "[" + ", ".join(models) + "]"}
+    text = HEADER.format(what="Rows of each device, their median |ln|\n# error when left out of "
+                              "the fit, and the models among them.")
+    (_EFFICIENCY / "points.yaml").write_text(text + "\n".join(
+        line[2:] for line in _yaml_table(found)) + "\n", encoding="utf-8")
+
+
+def known_levels(parts: Parts, trained: Array) -> Array:
+    """How well the rows `trained` know the device of each row."""
+    found = np.full(len(parts.value), "none", dtype="<U12")
+    for kind in ("vendor", "architecture", "device"):
+        labels = getattr(parts, kind)
+        found[np.isin(labels, np.unique(labels[trained]))] = kind
+    return found
+
+
+def counts(labels: Iterable[str], rows: Array) -> dict[str, int]:
+    """Marked rows of each label."""
+    found: dict[str, int] = {}
+    for label, use in zip(labels, rows, strict=True):
+        if use:
+            found[str(label)] = found.get(str(label), 0) + 1
+    return found
+
+
+def write_all(constants: Constants, cases: Sequence[Case], parts: Parts, held: Array,
+              known: Array, rows: Array, groups: Sequence[Group]) -> None:
+    """Every data file of a fit on `rows`; `held` are their errors when left out."""
+    write_engines(constants, counts(parts.engine, rows))
+    write_levels(constants, counts(parts.device, rows))
+    write_spreads(spreads(cases, held, known, rows))
+    write_points(cases, held, rows)
+    write_fitted(groups)
+
+
+__all__ = ["known_levels", "spreads", "table", "write_all"]

@@ -1,0 +1,155 @@
+"""Printed names to catalogue names: devices, models, engines and number formats.
+
+The rules are data (`names.yaml`). A name that none of them knows is an `UnknownError` with the
+reason, so that its row is reported as not covered; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.specs.catalogue import find, load_hardware, load_model, suggest
+from simulator.specs.hardware import Hardware
+from simulator.specs.model import Model
+from simulator.specs.strict_yaml import load_yaml
+
+
+class UnknownError(InputError):
+    """A printed name that can't be mapped; the reason for not covering a row."""
+
+
+@lru_cache(maxsize=1)
+def rules() -> dict[str, Any]:
+    """The rules of `names.yaml`."""
+    return load_yaml(Path(__file__).with_name("names.yaml"))
+
+
+@lru_cache(maxsize=4096)
+def hardware_of(printed: str) -> Hardware:
+    """The device that a source's name for it means."""
+    text = printed.strip().lower()
+    candidates = [rules()["hardware"].get(text), text]
+    for pattern in rules()["hardware_patterns"]:
+        match = re.match(pattern, text)
+        if match is not None:
+            candidates.append(match.group(1))
+    for name in candidates:
+        if name and find("hardware", name) is not None:
+            return load_hardware(name)
+    raise UnknownError(f"device not in the catalogue: {printed}")
+
+
+def _shorter(name: str) -> list[str]:
+    """A model's name without its organisation and the endings that don't change its shape."""
+    found = [name]
+    if "/" in name:
+        found.append(name.rsplit("/", 1)[1])
+    slug = found[-1]
+    while (cut := re.sub(rules()["same_shape"], "", slug)) != slug:
+        slug = cut
+        found.append(slug)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def model_of(printed: str) -> tuple[Model, str]:
+    """(model, number format that its name ends in, or '')."""
+    name = printed.strip().lower().replace(" ", "-").replace("_", "-")
+    whole = printed.strip().lower()
+    ending = re.search(rules()["gguf_ending"], whole)
+    written = "" if ending is None else ending.group(0).lstrip(".-").removeprefix("ud-")
+    names = [whole, *_shorter(name)]
+    if ending is not None:
+        names += _shorter(whole[: ending.start()].replace(" ", "-"))
+    for candidate in [rules()["models"].get(name, name) for name in names]:
+        if find("models", candidate) is not None:
+            return load_model(candidate), written
+    raise UnknownError(f"model not in the catalogue: {printed}{suggest('models', name)}"
+                       .split(" (see")[0])
+
+
+def _version(text: str) -> tuple[int, ...] | None:
+    match = re.search(r"(\d+)\.(\d+|x)", text)
+    if match is None:
+        return None
+    return int(match.group(1)), 0 if match.group(2) == "x" else int(match.group(2))
+
+
+def _before(date: str, limit: str) -> bool:
+    """Whether a printed date lies before a month; a year alone means its middle."""
+    match = re.search(r"(20\d\d)(?:-(\d\d))?", date)
+    return match is not None and f"{match.group(1)}-{match.group(2) or '07'}" < limit
+
+
+def is_cpu(hardware: Hardware) -> bool:
+    """Whether a device is a processor's own cores and not an accelerator."""
+    return ((hardware.unit_kind or "").lower().startswith("core")
+            and hardware.memory_class in ("ddr", "lpddr"))
+
+
+@lru_cache(maxsize=4096)
+def engine_of(printed: str, version: str, date: str, device: str) -> str:
+    """Name of the engine profile, by engine, version or else date, and device."""
+    text, number = printed.strip().lower(), _version(version) or _version(printed)
+    hardware = hardware_of(device)
+    for rule in rules()["engines"]:
+        if re.search(rule["match"], text) is None:
+            continue
+        if "vendor" in rule and rule["vendor"] not in (hardware.vendor or "").lower():
+            continue
+        if rule.get("kind") == "cpu" and not is_cpu(hardware):
+            continue
+        if "below" in rule:
+            limit = _version(rule["below"])
+            older = number < limit if number and limit else _before(date, rule["before"])
+            if not older:
+                continue
+        return str(rule["profile"])
+    raise UnknownError(f"engine without a profile: {printed or 'not stated'}")
+
+
+@lru_cache(maxsize=4096)
+def formats_of(printed: str, ending: str) -> dict[str, str]:
+    """weights, activations and (where they are quantised too) head, of a printed format.
+
+    `ending` is what the model's name ends in; it tells what the format leaves open.
+    """
+    for text in (printed.strip().lower(), ending):
+        for rule in rules()["formats"]:
+            match = re.search(rule["match"], text) if text else None
+            if match is not None:
+                return {key: rule[key].format(**match.groupdict())
+                        for key in ("weights", "activations", "head") if key in rule}
+    if not printed.strip():
+        raise UnknownError("number format of the weights not stated")
+    raise UnknownError(f"number format without a rule: {printed}")
+
+
+@lru_cache(maxsize=256)
+def kv_format_of(printed: str) -> str | None:
+    """Format of the KV cache; None where the source doesn't print it."""
+    text = printed.strip().lower()
+    if not text or text == "auto":
+        return None
+    for rule in rules()["kv_formats"]:
+        if re.search(rule["match"], text) is not None:
+            return str(rule["kv"])
+    raise UnknownError(f"KV format without a rule: {printed}")
+
+
+def length_of(value: float | str | None) -> float | None:
+    """Tokens that a printed length means; None where it isn't stated."""
+    if not isinstance(value, str):
+        return value
+    known = rules()["lengths"].get(value.strip().lower())
+    if known is None:
+        raise UnknownError(f"length is not a number: {value}")
+    return float(known)
+
+
+__all__ = ["UnknownError", "engine_of", "formats_of", "hardware_of", "is_cpu", "kv_format_of",
+           "length_of", "model_of", "rules"]

@@ -1,0 +1,180 @@
+"""The times of cases in parts, so that a fit can scale each.
+
+The step model gives the parts at some constants; a fit looks for factors on them. Since the bound
+of a kernel moves with the constants, a fit takes the parts again at what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Array
+from simulator.deployment import Deployment, Workload
+from simulator.efficiency.levels import levels, owners
+from simulator.network import link_class
+from simulator.request import estimate
+from simulator.specs.hardware import Hardware
+from simulator.step import PassTime
+from simulator.validation.cases import Case
+from simulator.validation.predict import Serving, Terms, batches, by_setup, setup_arrays, workloads
+
+SCALES = ("compute_scale", "memory_scale", "launch_scale")
+
+
+@dataclass
+class Constants:
+    """Fitted constants by name.
+
+    engines   engines[constant][engine]
+    levels    levels[kind][owner] = {"memory": factor, "compute": factor}, kinds as in `owners`
+    links     factor on collectives by kind of link
+    """
+
+    engines: dict[str, dict[str, float]] = field(default_factory=dict)
+    levels: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    links: dict[str, float] = field(default_factory=dict)
+
+    def scales(self, engine: str) -> dict[str, float]:
+        """Scales of an engine; 1 where nothing was fitted."""
+        return {name: self.engines.get(name, {}).get(engine, 1.0) for name in SCALES}
+
+    def table(self) -> dict[str, Any]:
+        """As `efficiency.levels` reads it."""
+        return {**self.levels, "link": self.links}
+
+
+@dataclass
+class Pass:
+    """Parts of one pass [s]: arithmetic, memory, launches, collectives; the ceiling; its passes."""
+
+    compute: Array
+    memory: Array
+    launches: Array
+    network: Array
+    ceiling: Array
+    passes: Array
+    sequences: Array
+
+    def time(self, factors: tuple[Array, Array, Array, Array], host: tuple[Array, Array],
+             hidden: Array) -> Array:
+        """Each part by its factor, and host time, added or hidden behind the kernels."""
+        parts = (self.compute, self.memory, self.launches, self.network)
+        device = sum(f * p for f, p in zip(factors, parts, strict=True))
+        waits = self.passes * host[0] + self.sequences * host[1]
+        longer = (device**8 + waits**8) ** (1.0 / 8.0)    # a maximum with a slope for the fit
+        return np.maximum(np.where(hidden, longer, device + waits), self.ceiling)
+
+
+@dataclass
+class Parts:
+    """Parts of all cases, one value a row, and what each row belongs to."""
+
+    step: Pass
+    whole: Pass
+    one: Pass
+    shared: Pass
+    flight: Array
+    users: Array
+    prompt: Array
+    output: Array
+    layers: Array
+    hidden: Array
+    engine: Array
+    device: Array
+    architecture: Array
+    vendor: Array
+    memory: Array
+    link: Array
+    figure: Array
+    full: Array
+    value: Array
+
+    def terms(self, factors: tuple[Array, Array, Array, Array], at_few_rows: Array,
+              host: tuple[Array, Array]) -> Terms:
+        """Times with a factor on each part; `at_few_rows` on the arithmetic of decode."""
+        step = self.step.time((at_few_rows, *factors[1:]), host, self.hidden)
+        whole, one, shared = (p.time(factors, host, self.hidden)
+                              for p in (self.whole, self.one, self.shared))
+        return Terms(step, whole, one, shared, self.flight, self.users, self.prompt, self.output)
+
+    def ceilings(self) -> Terms:
+        """The ceilings."""
+        return Terms(self.step.ceiling, self.whole.ceiling, self.one.ceiling, self.shared.ceiling,
+                     self.flight, self.users, self.prompt, self.output)
+
+
+def _parts(p: PassTime, n: int, places: slice, by: Array, passes: Array, sequences: Array
+           ) -> Pass:
+    def take(x: Array) -> Array:
+        return np.broadcast_to(np.asarray(x, float), (3 * n,))[places] / by
+
+    return Pass(take(p.compute), take(p.memory), take(p.overhead - p.host), take(p.network),
+                take(p.ceiling), passes, passes * sequences)
+
+
+def _names(hardware: Hardware) -> dict[str, str]:
+    kinds = dict(owners(hardware))
+    return {**kinds, "link": link_class(hardware) or "other"}
+
+
+def _of_setup(plain: Deployment, mine: Sequence[Case], scales: Mapping[str, float]
+              ) -> dict[str, Any]:
+    d = plain.replace(engine=plain.engine.replace(
+        **scales, host_time=0.0, layer_time=0.0, sequence_time=0.0, async_host=False))
+    users, prompt, output = setup_arrays(mine)
+    flight, users = batches(plain, users, prompt, output)
+    batch, side = workloads(plain, flight, prompt)
+    n = len(mine)
+    e = estimate(d, Workload(batch, np.tile(prompt, 3), np.tile(output + (output <= 1), 3)))
+    first, ones = e.prefill.detail, np.ones(n)
+    chunks = ones if d.prefill_chunk is None else np.ceil(prompt / d.prefill_chunk)
+    names = {key: np.array([value] * n) for key, value in _names(d.hardware).items()}
+    return {
+        "step": _parts(e.decode.detail, n, slice(0, n), 1.0, ones, flight),
+        "whole": _parts(first, n, slice(0, n), 1.0, chunks, flight),
+        "one": _parts(first, n, slice(n, 2 * n), 1.0, chunks, ones),
+        "shared": _parts(first, n, slice(2 * n, 3 * n), side, chunks / side, side),
+        "flight": flight, "users": users, "prompt": prompt, "output": output,
+        "layers": ones * d.model.layer_count, "hidden": np.full(n, plain.engine.async_host),
+        "figure": np.array([c.figure for c in mine]),
+        "full": np.array([c.phase == "max_throughput" for c in mine]),
+        "value": np.array([c.row.value for c in mine]), **names,
+    }
+
+
+def parts_of(cases: Sequence[Case], constants: Constants | None = None) -> Parts:
+    """Parts of all cases, in their order, at constants; by default scales and levels of one."""
+    at = Constants() if constants is None else constants
+    columns: dict[str, list[Any]] = {}
+    order: list[int] = []
+    with levels(at.table()):
+        for setup, places in by_setup(cases).items():
+            mine = [cases[i] for i in places]
+            found = _of_setup(setup.deployment(), mine, at.scales(setup.engine))
+            found["engine"] = np.array([setup.engine] * len(mine))
+            order += places
+            for name, value in found.items():
+                columns.setdefault(name, []).append(value)
+    return _in_order(columns, np.argsort(order))
+
+
+def _in_order(columns: dict[str, list[Any]], at: Array) -> Parts:
+    joined: dict[str, Any] = {}
+    for name, values in columns.items():
+        if isinstance(values[0], Pass):
+            joined[name] = Pass(*(np.concatenate([getattr(v, f) for v in values])[at]
+                                  for f in ("compute", "memory", "launches", "network", "ceiling",
+                                            "passes", "sequences")))
+        else:
+            joined[name] = np.concatenate(values)[at]
+    return Parts(**joined)
+
+
+# What a plain roofline says under load: nothing but prefills and steps.
+BARE = Serving(0.0, 0.0, 0.0, 1.0, 1.0)
+
+__all__ = ["BARE", "SCALES", "Constants", "Parts", "Pass", "parts_of"]

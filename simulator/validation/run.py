@@ -1,0 +1,94 @@
+"""Validation: measured rows in, predictions beside them, and how wrong they are."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from simulator.efficiency.levels import level_of
+from simulator.specs.strict_yaml import load_yaml
+from simulator.validation import names
+from simulator.validation.cases import Case, cases_of
+from simulator.validation.measurements import SIZES, Row, read_rows
+from simulator.validation.predict import predict
+from simulator.validation.scores import Score, Scored, by_phase, by_source, score, worst
+from simulator.validation.split import fitted_groups
+
+PACKAGED = Path(__file__).with_name("measured.csv")
+# Memory is counted, not calibrated: its range is what engines add beside weights and cache.
+MEMORY_SPREAD = 1.15
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything `tokline validate` says.
+
+    rows      all rows read; scored: those with a prediction; reasons: why others have none
+    fitted    rows that constants were fitted on, which count nowhere else
+    quality_c rows of quality C, apart
+    """
+
+    files: tuple[str, ...]
+    rows: list[Row]
+    scored: list[Scored]
+    reasons: dict[int, str]
+    phases: list[Score]
+    sources: list[Score]
+    worst: list[Scored]
+    fitted: Score
+    quality_c: Score
+    wall_s: float
+
+    @property
+    def not_covered(self) -> dict[str, int]:
+        """Rows of quality A and B without a prediction, by reason, the commonest first."""
+        return dict(Counter(reason for index, reason in self.reasons.items()
+                            if self.rows[index].quality != "C").most_common())
+
+
+@lru_cache(maxsize=1)
+def _spreads() -> dict[str, Any]:
+    return load_yaml(Path(__file__).resolve().parent.parent / "efficiency" / "spread.yaml")
+
+
+def spread_of(case: Case) -> float:
+    """Factor of the range: by phase, and by how well the device is known."""
+    if case.row.metric in SIZES:
+        return MEMORY_SPREAD
+    known = level_of(names.hardware_of(case.row.hardware)).known
+    return float(_spreads()[case.phase]["none" if known == "memory" else known])
+
+
+def validate(files: Sequence[str | Path] = (), include_fitted: bool = False) -> Report:
+    """Predict and score the rows of measurement files; the packaged ones by default.
+
+    Rows of groups that the packaged constants were fitted on don't count, unless asked.
+    """
+    start = time.perf_counter()
+    paths = tuple(str(f) for f in files) or (str(PACKAGED),)
+    rows = [row for path in paths for row in read_rows(path)]
+    cases, reasons = cases_of(rows)
+    found = predict(cases)
+    known = frozenset() if include_fitted else fitted_groups()
+    scored = []
+    for case, value, bound in zip(cases, found.expected, found.ceiling, strict=True):
+        factor = spread_of(case)
+        scored.append(Scored(case, float(value), float(value / factor), float(value * factor),
+                             float(bound), case.row.group in known))
+    c = [s for s in scored if s.case.row.quality == "C"]
+    used = [s for s in scored if s.fitted and s.case.row.quality != "C"
+            and s.case.phase != "memory"]
+    return Report(
+        files=paths, rows=rows, scored=scored, reasons=reasons,
+        phases=by_phase(rows, scored), sources=by_source(rows, scored), worst=worst(scored),
+        fitted=score("fitted on", len(used), len(used), used),
+        quality_c=score("quality C", sum(r.quality == "C" for r in rows), len(c), c),
+        wall_s=time.perf_counter() - start)
+
+
+__all__ = ["PACKAGED", "Report", "spread_of", "validate"]

@@ -1,0 +1,184 @@
+"""Rows to cases: phase and figure, how devices split, and which rows are refused and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.validation.cases import PHASES, Case, case_of, cases_of, rough_phase
+from simulator.validation.measurements import METRICS, Row
+from simulator.validation.names import UnknownError
+
+ROW = Row("T1", "s", "2025-11", "", "NVIDIA H100 SXM 80GB", 1, "vLLM", "0.10", "Llama-3.1-8B",
+          "bf16", "", None, None, None, 8.0, "", 1024.0, 256.0, "tpot_ms", 10.0, "A", "")
+STATIC = {"engine": "FasterTransformer", "version": "5.x"}
+
+
+def case(**changes: Any) -> Case:
+    return case_of(0, replace(ROW, **changes))
+
+
+def refused(**changes: Any) -> str:
+    with pytest.raises(UnknownError) as error:
+        case(**changes)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("changes", "phase", "figure"), [
+    ({"metric": "decode_tok_s_per_user", "batch": 1.0}, "batch1_decode", "decode_tok_s_per_user"),
+    ({"metric": "tpot_ms", "batch": 1.0}, "batch1_decode", "tpot_ms"),
+    ({"metric": "decode_tok_s_total", "batch": 1.0}, "batch1_decode", "decode_tok_s_total"),
+    ({"metric": "tpot_ms", "batch": 1.0, "n_devices": 2}, "tpot", "tpot_served"),
+    ({"metric": "decode_tok_s_per_user"}, "tpot", "decode_tok_s_per_user"),
+    ({"metric": "tpot_ms"}, "tpot", "tpot_served"),
+    ({"metric": "tpot_ms", **STATIC}, "tpot", "tpot_ms"),
+    ({"metric": "decode_tok_s_total"}, "static_throughput", "decode_tok_s_total"),
+    ({"metric": "throughput_out_tok_s"}, "static_throughput", "throughput_out_tok_s"),
+    ({"metric": "throughput_out_tok_s", "batch": None}, "max_throughput", "throughput_out_tok_s"),
+    ({"metric": "req_s", "rate": "inf"}, "max_throughput", "req_s"),
+    ({"metric": "throughput_total_tok_s", "rate": "offline"}, "max_throughput",
+     "throughput_total_tok_s"),
+    ({"metric": "prefill_ms", "batch": 1.0}, "prefill", "prefill_ms"),
+    ({"metric": "prefill_tok_s", "batch": 1.0, "input": 511.0}, "prefill_short", "prefill_tok_s"),
+    ({"metric": "prefill_tok_s", "batch": 1.0, "input": 512.0}, "prefill", "prefill_tok_s"),
+    ({"metric": "ttft_ms", "batch": 1.0}, "prefill", "ttft_ms"),
+    ({"metric": "ttft_ms", "batch": 1.0, "input": 64.0}, "prefill_short", "ttft_ms"),
+    ({"metric": "ttft_ms"}, "ttft", "ttft_served"),
+    ({"metric": "ttft_ms", "batch": 1.0, "rate": "0.5"}, "ttft", "ttft_served"),
+    ({"metric": "ttft_ms", **STATIC}, "ttft", "prefill_ms"),
+    ({"metric": "weights_gib"}, "memory", "weights_gib"),
+])
+def test_phases(changes: dict[str, Any], phase: str, figure: str) -> None:
+    found = case(**changes)
+    assert (found.phase, found.figure) == (phase, figure)
+
+
+def test_the_rough_phase_is_the_phase() -> None:
+    """What metric and batch alone tell agrees with the case, so that coverage is of one set."""
+    for metric, batch, prompt in (("tpot_ms", 8.0, 64.0), ("tpot_ms", 1.0, 64.0),
+                                  ("ttft_ms", 8.0, 64.0), ("ttft_ms", 1.0, 64.0),
+                                  ("ttft_ms", 1.0, 600.0), ("prefill_ms", 1.0, 600.0),
+                                  ("req_s", None, 64.0), ("req_s", 8.0, 64.0),
+                                  ("peak_mem_gib", 1.0, 64.0)):
+        found = case(metric=metric, batch=batch, input=prompt)
+        assert rough_phase(found.row) == found.phase, metric
+
+
+def test_every_metric_has_a_phase() -> None:
+    """Also where a row can't be mapped, so that it is counted where it belongs."""
+    for metric in METRICS:
+        for batch in (None, 1.0, 8.0, "many"):
+            assert rough_phase(replace(ROW, metric=metric, batch=batch)) in (
+                *PHASES, "prefill_short", "memory")
+
+
+def test_a_metric_without_a_prediction() -> None:
+    assert refused(metric="mood") == "metric without a prediction: mood"
+
+
+@pytest.mark.parametrize(("changes", "degrees"), [
+    ({"n_devices": 8, "tp": None}, (8, 1, 1, 1)),
+    ({"n_devices": None, "tp": 4}, (4, 1, 1, 1)),
+    ({"n_devices": None, "tp": 2, "pp": 2}, (2, 2, 1, 1)),
+    ({"n_devices": 8, "tp": 4, "pp": 2}, (4, 2, 1, 1)),
+    ({"n_devices": 8, "tp": 2}, (2, 1, 1, 4)),                   # the rest are replicas
+    ({"n_devices": 8, "tp": 2, "metric": "throughput_out_tok_s"}, (2, 1, 1, 4)),
+    ({"n_devices": 8, "tp": 8, "ep": 8, "model": "DeepSeek-R1", "weights": "fp8"}, (8, 1, 8, 1)),
+    ({"n_devices": 8, "tp": 1, "ep": 8, "model": "DeepSeek-R1", "weights": "fp8"}, (1, 1, 8, 8)),
+    ({"n_devices": 4, "engine": "llama.cpp", "version": ""}, (1, 4, 1, 1)),     # layers in turn
+    ({"n_devices": 4, "engine": "llama.cpp", "version": "", "tp": 4}, (1, 4, 1, 1)),
+])
+def test_degrees(changes: dict[str, Any], degrees: tuple[int, int, int, int]) -> None:
+    s = case(**changes).setup
+    assert (s.tp, s.pp, s.ep, s.dp) == degrees
+    assert s.devices == (changes["n_devices"] or s.tp * s.pp)
+    assert s.deployment().devices == s.devices
+
+
+def test_degrees_counted_in_cores() -> None:
+    """24 cores of 12 chips: a degree that divides the heads, with more chips behind each rank."""
+    s = case(hardware="AWS Inferentia2", engine="Transformers NeuronX", version="Neuron 2.18",
+             n_devices=12, tp=24).setup
+    assert s.devices == pytest.approx(12)
+    assert 32 % s.tp == 0
+    assert s.pooled == pytest.approx(12 / s.tp)
+    chip = case(hardware="AWS Inferentia2", engine="Transformers NeuronX", n_devices=1).setup
+    one, many = chip.deployment().hardware, s.deployment().hardware
+    assert many.memory_capacity == pytest.approx(one.memory_capacity * s.pooled)
+    assert many.memory_bandwidth == pytest.approx(one.memory_bandwidth * s.pooled)
+
+
+def test_contradictory_degrees() -> None:
+    assert "tp 3 x pp 1 doesn't make the 8 devices" in refused(n_devices=8, tp=3)
+    assert "ep 3 doesn't divide tp 8" in refused(n_devices=8, tp=8, ep=3)
+    assert "no devices" in refused(n_devices=0)
+    said = refused(hardware="NVIDIA H200 SXM 141GB", n_devices=64, tp=64, ep=8,
+                   model="DeepSeek-R1", weights="fp8")
+    assert "printed as tp x ep?" in said
+
+
+def test_what_was_not_one_deployment() -> None:
+    assert "prefill and decode on different workers" in refused(engine="vllm (disagg)")
+    assert "speculative decoding" in refused(notes="8k/1k, with MTP-3")
+    assert "speculative decoding" in refused(notes="Speculative decoding: on")
+    assert case(notes="best figures, no MTP").phase == "tpot"
+    cpu = {"hardware": "Raspberry Pi 5 CPU", "engine": "llama.cpp", "batch": 1.0,
+           "metric": "decode_tok_s_per_user"}
+    assert "some of the processor's cores" in refused(notes="threads=1", **cpu)
+    assert case(notes="threads=4", **cpu).phase == "batch1_decode"
+
+
+def test_lengths() -> None:
+    """Not stated beside a decode rate at batch 1: a short chat, which is said; else no case."""
+    short = case(metric="decode_tok_s_per_user", batch=1.0, input=None, output=None)
+    assert (short.input, short.output) == (128.0, 128.0)
+    assert "lengths not stated, 128 + 128 assumed" in short.assumed
+    assert "length not stated" in refused(input=None)
+    assert "length not stated" in refused(metric="throughput_out_tok_s", output=None)
+    assert case(metric="prefill_ms", batch=1.0, output=None).output == 1.0
+    assert case(input="few tokens").input == 8.0
+    assert "length is not a number: ShareGPT" in refused(input="ShareGPT")
+    assert "length is not a number: ShareGPT" in refused(output="ShareGPT")
+    assert case(input=0.0).input == 1.0
+    assert case().assumed == ""
+    assert "engine version not stated" in case(date="", version="").assumed
+
+
+def test_batches() -> None:
+    assert "batch or concurrency not stated" in refused(batch=None)
+    assert "below 1" in refused(batch=0.5)
+    assert case(metric="req_s", batch=None).batch is None
+    assert case(batch=32.0).batch == 32.0
+
+
+def test_formats() -> None:
+    """As printed; a 16-bit file of a model whose experts are narrower keeps the model's own."""
+    s = case(model="gpt-oss-20b-F16", weights="").setup
+    assert s.weights is None
+    s = case(weights="fp8").setup
+    assert (s.weights, s.activations) == ("fp8", "fp8")
+    s = case(weights="fp8", hardware="NVIDIA A100 SXM 80GB").setup
+    assert s.activations != "fp8"                     # no unit for it there
+    total = 8_030_261_248
+    s = case(model="llama-3.1-8b.Q4_K_M", weights="", notes=f"model_bytes={total // 2}").setup
+    assert s.weights is not None
+    assert s.weights.startswith("mix-")
+    assert float(s.weights.removeprefix("mix-")) == pytest.approx(4.0, rel=0.01)
+    assert case(kv="fp8").setup.kv == "fp8"
+
+
+def test_larger_than_the_memory() -> None:
+    """Seen when the deployment is built: all rows of that setup have the reason."""
+    big = replace(ROW, model="Llama-3.1-405B")
+    cases, missing = cases_of([big, ROW, replace(big, batch=1.0)])
+    assert [c.index for c in cases] == [1]
+    assert set(missing) == {0, 2}
+    assert all("exceed the memory" in reason for reason in missing.values())
+
+
+def test_a_degree_that_heads_do_not_allow() -> None:
+    cases, missing = cases_of([replace(ROW, n_devices=6, tp=6)])
+    assert cases == []
+    assert "deployment not possible: tp: 6" in missing[0]

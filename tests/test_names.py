@@ -1,0 +1,151 @@
+"""Printed names to catalogue names: what is mapped, and that nothing is guessed."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.validation import names
+from simulator.validation.names import UnknownError
+
+
+@pytest.mark.parametrize(("printed", "name"), [
+    ("NVIDIA H100 SXM 80GB", "h100-sxm5-80gb"),
+    ("NVIDIA H100-PCIe-80GB", "h100-pcie-80gb"),
+    ("NVIDIA A100 80GB PCIe (PCIe stated)", "a100-pcie-80gb"),
+    ("NVIDIA A100 SXM 40GB", "a100-sxm4-40gb"),
+    ("  nvidia h200 sxm 141gb ", "h200-sxm-141gb"),
+    ("AMD Instinct MI300X 192GB", "mi300x"),
+    ("Apple M1 7-Core GPU 8GB", "apple-m1-7core"),
+    ("Apple M2 Max 30-core GPU (400 GB/s)", "apple-m2-max-30core"),
+    ("Intel 13900K (Nvidia 4090)", "rtx-4090-24gb"),
+    ("Pi 5 - 8GB (AMD RX 6700 XT) 12GB", "radeon-rx-6700xt"),
+    ("NVIDIA GB10 (DGX Spark)", "dgx-spark-gb10"),
+    ("Raspberry Pi 5 CPU", "raspberry-pi-5"),
+    ("Google TPU v5e", "tpu-v5e"),
+    ("h100", "h100-sxm5-80gb"),
+])
+def test_devices(printed: str, name: str) -> None:
+    assert names.hardware_of(printed).name == name
+
+
+@pytest.mark.parametrize("printed", [
+    "NVIDIA H999 SXM", "NVIDIA 80GB GPU (A100 or H100, not stated)", "hosted API (together)",
+    "NVIDIA H100 SXM 80GB (power-capped)", "NVIDIA GeForce RTX 4090 + RTX 3090 Ti",
+    "2x Intel Xeon Gold 6454S (DDR5-4800) + RTX 4090 (14GB used)", "System76 (Nvidia A400)"])
+def test_unknown_devices(printed: str) -> None:
+    """A name that is nearly one of the catalogue is not that one."""
+    with pytest.raises(UnknownError, match="device not in the catalogue: "):
+        names.hardware_of(printed)
+
+
+@pytest.mark.parametrize(("printed", "name", "ending"), [
+    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b", ""),
+    ("Llama 2 - 13B", "llama-2-13b", ""),
+    ("meta-llama/Llama-2-7b-hf", "llama-2-7b", ""),
+    ("nvidia/Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b", ""),
+    ("deepseek-ai/DeepSeek-R1", "deepseek-v3", ""),
+    ("Mixtral 46.7B", "mixtral-8x7b", ""),
+    ("llama-2-7b.Q4_0", "llama-2-7b", "q4_0"),
+    ("llama-2-7b.Q4_K_M", "llama-2-7b", "q4_k_m"),
+    ("Qwen3-30B-A3B-UD-Q4_K_XL", "qwen3-30b-a3b", "q4_k_xl"),
+    ("Qwen3-32B-Q8_0", "qwen3-32b", "q8_0"),
+    ("gpt-oss-20b-F16", "gpt-oss-20b", "f16"),
+    ("shisa-v2-llama3.1-8b.i1-Q4_K_M", "llama-3.1-8b", "i1-q4_k_m"),
+    ("Qwen2.5-7B-Instruct", "qwen2.5-7b", ""),
+    ("Llama-2-7B (W2)", "llama-2-7b", ""),
+])
+def test_models(printed: str, name: str, ending: str) -> None:
+    model, written = names.model_of(printed)
+    assert (model.name, written) == (name, ending)
+
+
+@pytest.mark.parametrize("printed", ["Llama-9-8B", "RWKV7 1.5B", "Llama-3.1", "gpt-oss", "x"])
+def test_unknown_models(printed: str) -> None:
+    with pytest.raises(UnknownError, match="model not in the catalogue: "):
+        names.model_of(printed)
+
+
+@pytest.mark.parametrize(("engine", "version", "date", "device", "profile"), [
+    ("vLLM", "0.3.2", "", "h100", "vllm-0.2"),
+    ("vLLM", "0.6.4", "2026-01", "h100", "vllm-0.6"),      # the version counts, not the date
+    ("vllm", "0.12.0", "", "h100", "vllm"),
+    ("vLLM", "", "2023-11", "h100", "vllm-0.2"),
+    ("vLLM", "", "2024-10", "h100", "vllm-0.6"),
+    ("vLLM", "", "2025-11", "h100", "vllm"),
+    ("vLLM", "", "", "h100", "vllm"),                      # neither: the newest
+    ("TensorRT-LLM", "0.9.0", "", "h100", "tensorrt-llm-static"),
+    ("TensorRT-LLM", "0.14.0", "", "h100", "tensorrt-llm-0.14"),
+    ("trtllm", "1.2.0rc6", "", "b200", "tensorrt-llm"),
+    ("llama.cpp", "", "2024-05", "rtx-4090", "llama.cpp"),
+    ("llama.cpp", "", "2024-05", "Apple M1 8-core GPU (68 GB/s)", "llama.cpp-metal"),
+    ("llama.cpp", "", "2024-10", "AMD MI250", "llama.cpp-hip"),
+    ("llama.cpp", "", "2024-10", "Intel PVC", "llama.cpp-sycl"),
+    ("llama.cpp", "", "2025", "Raspberry Pi 5 CPU", "llama.cpp-cpu"),
+    ("Ollama", "", "2025", "rtx-4090", "llama.cpp"),
+    ("llama.cpp-vulkan", "a4575513", "", "strix-halo-8060s", "llama.cpp-vulkan"),
+    ("AutoAWQ gemm", "", "2024", "rtx-4090", "autoawq"),
+    ("AutoAWQ gemm", "", "2024", "CPU 48 cores Intel SPR 4th Gen Xeon", "ipex"),
+    ("ExLlama v2", "", "2025", "rtx-4090", "exllamav2"),
+])
+def test_engines(engine: str, version: str, date: str, device: str, profile: str) -> None:
+    assert names.engine_of(engine, version, date, device) == profile
+
+
+@pytest.mark.parametrize("printed", ["", "SuperServe", "sglang + kt-kernel", "my vllm"])
+def test_unknown_engines(printed: str) -> None:
+    with pytest.raises(UnknownError, match="engine without a profile: "):
+        names.engine_of(printed, "", "", "h100")
+
+
+@pytest.mark.parametrize(("printed", "ending", "weights", "activations", "head"), [
+    ("bf16", "", "bf16", "bf16", None),
+    ("float16", "", "fp16", "fp16", None),
+    ("FP8", "", "fp8", "fp8", None),
+    ("nvfp4", "", "nvfp4", "nvfp4", None),
+    ("int8", "", "int8", "fp16", None),                    # weights alone
+    ("w8a8", "", "int8", "int8", None),                    # and activations
+    ("AWQ", "", "int4-g128-z4", "fp16", None),
+    ("gptq-int4", "", "int4-g128", "fp16", None),
+    ("EXL2 4.0 bpw", "", "mix-4.0", "fp16", "q6_k"),
+    ("w4a8 g256", "", "int4-g256", "fp32", "int8"),
+    ("Q4_K_M", "", "q4_k_m", "fp16", "q6_k"),
+    ("llama 7B Q4_K - Medium", "", "q4_k_m", "fp16", "q6_k"),
+    ("Q8_0", "", "q8_0", "fp16", "q8_0"),
+    ("", "q4_0", "q4_0", "fp16", "q6_k"),                  # what the model's name ends in
+    ("", "i1-q4_k_m", "q4_k_m", "fp16", "q6_k"),
+])
+def test_formats(printed: str, ending: str, weights: str, activations: str,
+                 head: str | None) -> None:
+    found = names.formats_of(printed, ending)
+    assert (found["weights"], found["activations"], found.get("head")) == (
+        weights, activations, head)
+
+
+@pytest.mark.parametrize(("printed", "message"), [
+    ("", "not stated"), ("fp3", "without a rule: fp3"), ("16-bit", "without a rule"),
+    ("int4/int8 mix", "without a rule")])
+def test_unknown_formats(printed: str, message: str) -> None:
+    with pytest.raises(UnknownError, match=message):
+        names.formats_of(printed, "")
+
+
+def test_kv_formats() -> None:
+    assert [names.kv_format_of(t) for t in ("", "auto", "FP16", "fp8_e4m3", "q8_0", "int4")] == [
+        None, None, "fp16", "fp8", "int8", "int4-g128"]
+    with pytest.raises(UnknownError, match="KV format without a rule: fp2"):
+        names.kv_format_of("fp2")
+
+
+def test_lengths() -> None:
+    assert names.length_of(None) is None
+    assert names.length_of(512.0) == 512.0
+    assert names.length_of("few tokens") == 8.0
+    with pytest.raises(UnknownError, match="length is not a number: ShareGPT"):
+        names.length_of("ShareGPT")
+
+
+def test_processors() -> None:
+    """Cores on DDR are a CPU; a GPU that shares LPDDR with one isn't."""
+    for device, cpu in (("raspberry-pi-5", True), ("xeon-8480-plus", True), ("h100", False),
+                        ("strix-halo-8060s", False), ("rtx-4090", False)):
+        assert names.is_cpu(names.hardware_of(device)) == cpu, device

@@ -69,6 +69,11 @@ def largest_part(compute: Array, memory: Array, network: Array, overhead: Array)
     return np.array(names)[np.argmax(np.stack(parts), axis=0)]
 
 
+def _chained(k: KernelConstants) -> Any:
+    """Which of several devices timed the kernel with its chain."""
+    return np.greater(k.tw, 0.0) | np.greater(k.tau, 0.0)
+
+
 class Clock:
     """Rates of one device in one phase, looked up once a pass.
 
@@ -149,7 +154,7 @@ class Clock:
         if chain is None or not k.chained:
             executed, serial = c, 0.0
         else:
-            executed, serial = chain.padded / C, self.serial(k, chain)
+            executed, serial = self._padded(o, chain, k) / C, self.serial(k, chain)
         _, compute, memory, waits = overlapped(executed / k.e, m / k.h, serial, k.p)
         return self._assemble(o, n * np.maximum(c, m), n * compute, n * memory,
                               n * (o.launches * k.t0 + waits), c > m, n * F, n * Q)
@@ -196,7 +201,14 @@ class Clock:
         C, m = self.peak(o.compute), o.bytes / self.bandwidth
         if o.chain is None or not k.chained:
             return o.flops / C / k.e, m / k.h, 0.0
-        return o.chain.padded / C / k.e, m / k.h, self.serial(k, o.chain)
+        return self._padded(o, o.chain, k) / C / k.e, m / k.h, self.serial(k, o.chain)
+
+    @staticmethod
+    def _padded(o: Operation, chain: Chain, k: KernelConstants) -> Array:
+        """FLOPs executed: whole tiles, where the kernel was timed with them."""
+        if np.ndim(k.tw) or np.ndim(k.tau):
+            return np.where(_chained(k), chain.padded, o.flops)
+        return chain.padded
 
     def _mean(self, o: Operation, end: Operation, k: KernelConstants,
               terms: tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]], n: Array
@@ -210,7 +222,7 @@ class Clock:
             return whole
         level = o.chain.longest * self.units
         t0, t1 = o.chain.total, end.chain.total
-        turns = (t0 < level) & (t1 > level) & (n > 2.0)
+        turns = (t0 < level) & (t1 > level) & (n > 2.0) & _chained(k)
         if not np.any(turns):
             return whole
         f = np.where(turns, (level - t0) / np.where(turns, t1 - t0, 1.0), 0.0)

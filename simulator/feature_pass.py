@@ -26,17 +26,22 @@ _COSTS = ("flops", "weights", "kv", "activations", "wire")
 _SUMS = tuple(f for f in PassTime.__struct_fields__ if f != "operations")
 
 
+def _in_order(values: Array, axis: int) -> Array:
+    """Sum along an axis, one after the other: the same bits whatever other axes there are."""
+    return np.take(np.cumsum(values, axis=axis), -1, axis=axis)
+
+
 def weighted(p: PassTime, weight: Array, prefix: str = "", axis: int | None = None) -> PassTime:
     """A pass `weight` times over; with `axis`, the sum over passes along that axis.
 
     `prefix` marks the names of its operations.
     """
     def total(value: Array) -> Array:
-        return value * weight if axis is None else np.sum(value * weight, axis=axis)
+        return value * weight if axis is None else _in_order(value * weight, axis)
 
     def operation(o: Operation) -> Operation:
         means = {} if axis is None else {
-            f: total(getattr(o, f)) / np.sum(weight, axis=axis) for f in _COSTS}
+            f: total(getattr(o, f)) / _in_order(weight, axis) for f in _COSTS}
         return msgspec.structs.replace(o, name=prefix + o.name, count=total(o.count), **means)
 
     return PassTime(

@@ -11,6 +11,7 @@ import numpy as np
 from simulator.allocation import KvPool
 from simulator.clock import OperationTime
 from simulator.deployment import has_features
+from simulator.efficiency.points import points_of
 from simulator.memory import GivenKv
 from simulator.offload_report import far_dict
 from simulator.request import Cause, Estimate, Figure, Phase
@@ -140,16 +141,36 @@ def memory_dict(e: Estimate) -> dict[str, Any]:
     return values
 
 
+_OWNERS = {"architecture": "its architecture", "vendor": "its vendor's parts of this memory",
+           "memory": "its class of memory", "none": "nothing like it"}
+
+
+def measured(e: Estimate) -> str:
+    """How many figures were measured on the device, and whether the model was among them."""
+    hardware, model = e.deployment.hardware, e.deployment.model
+    points = points_of(hardware.name)
+    if points is None:
+        return (f"no figure measured on {hardware.title}: its level is that of "
+                f"{_OWNERS.get(e.efficiency.known, 'another device')}")
+    said = f"{hardware.title}: {points.rows:,} measured points"
+    if points.median is not None:
+        said += f", {points.median:.0%} median error on the {points.held_back:,} kept back"
+    if model.name not in points.models:
+        said += f"; {model.title} not among them"
+    return said
+
+
 def basis(e: Estimate, causes: list[Cause]) -> dict[str, Any]:
     """What the range rests on, in words and as data."""
     level = e.efficiency.level
     spread = e.efficiency.spread
     text = f"{_LEVELS[level]} ({e.efficiency.donor})"
-    if level != "ideal":
-        text += (f"; engine {e.deployment.engine.title} {e.deployment.engine.version}; prior "
-                 f"uncertainty x{spread['decode']:g} on decode, x{spread['prefill']:g} on prefill, "
-                 "not yet checked against held-back measurements")
     hardware = e.deployment.hardware
+    if level != "ideal":
+        text += (f"; engine {e.deployment.engine.title} {e.deployment.engine.version}; "
+                 f"{measured(e)}; the range x{spread['decode']:g} on decode, "
+                 f"x{spread['prefill']:g} on prefill held 80 % of measurements kept back from "
+                 "the fit (docs/accuracy.md)")
     if hardware.status in ("announced", "hypothetical"):
         text += f"; {hardware.title} is {hardware.status}: its figures are not a specification"
     if causes:

@@ -6,6 +6,7 @@ Q [bytes], C [FLOP/s], W [bytes/s], times [s].
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from simulator.arrays import Array
 # Gauss-Legendre nodes and weights on [-1, 1]; four points integrate the smooth step time to well
 # below 1e-4 because both of its terms are affine in the context.
 _NODES, _WEIGHTS = (tuple(float(v) for v in x) for x in np.polynomial.legendre.leggauss(4))
+
+_TINY = 1e-300
 
 
 def compute_time(F: Array, C: Array) -> Array:
@@ -80,12 +83,31 @@ def overlapped(c: Array, m: Array, s: Array, p: Array | None
     if np.ndim(p) == 0 and p == 2:
         cc, mm, ss = c * c, m * m, s * s
         total = np.sqrt(cc + mm + ss)
-        return total, cc / total, mm / total, ss / total
-    top = np.maximum(np.maximum(c, m), s)
-    cp, mp, sp = (c / top) ** p, (m / top) ** p, (s / top) ** p
-    power = cp + mp + sp
-    total = top * power ** (1.0 / p)
-    return total, total * cp / power, total * mp / power, total * sp / power
+        whole = np.maximum(total, _TINY)    # nothing takes no time: 0, not 0/0
+        return total, cc / whole, mm / whole, ss / whole
+    top = np.maximum(np.maximum(np.maximum(c, m), s), _TINY)
+    # The function, not the operator, whose scalars may differ from arrays in the last bit.
+    cp, mp, sp = (np.power(x / top, p) for x in (c, m, s))
+    power = np.maximum(cp + mp + sp, _TINY)
+    total = top * np.power(power, 1.0 / p)
+    parts: tuple[Array, Array, Array, Array] = (
+        total, total * cp / power, total * mp / power, total * sp / power)
+    return _as_alone(parts, p, lambda x: overlapped(c, m, s, x))
+
+
+def _as_alone(parts: tuple[Array, Array, Array, Array], p: Array,
+              own: Callable[[float], tuple[Array, Array, Array, Array]]
+              ) -> tuple[Array, Array, Array, Array]:
+    """Of several exponents, those with a formula of their own by it, so that every bit is that of
+    one alone.
+    """
+    if np.ndim(p):
+        for x in (1.0, 2.0):
+            if np.any(np.equal(p, x)):
+                a, b, c, d = (np.where(np.equal(p, x), new, old)
+                              for new, old in zip(own(x), parts, strict=True))
+                parts = a, b, c, d
+    return parts
 
 
 def mean_of_overlapped(
@@ -110,6 +132,9 @@ def mean_of_overlapped(
         x, y, z = (a + node * b for a, b in zip(middle, slope, strict=True))
         at = overlapped(x, y, z, p)
         sums = [total + 0.5 * weight * x for total, x in zip(sums, at, strict=True)]
+    if np.ndim(p) and np.any(np.equal(p, 1.0)):
+        alone = overlapped(middle[0], middle[1], middle[2], 1.0)
+        sums = [np.where(np.equal(p, 1.0), x, y) for x, y in zip(alone, sums, strict=True)]
     return sums[0], sums[1], sums[2], sums[3]
 
 

@@ -10,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import collectives as c
+from simulator.network import Network
+from simulator.specs.engine import load_engine
+from simulator.specs.hardware import parse_inline
 
 ALL = [c.all_reduce_ring, c.all_reduce_doubling, c.all_reduce, c.all_gather, c.all_to_all,
        c.point_to_point]
@@ -82,3 +85,30 @@ def test_vector_is_scalar(function: Any) -> None:
 def test_names() -> None:
     assert set(c.BY_NAME) >= {"all_reduce", "all_gather", "all_to_all", "point_to_point"}
     assert all(function.__name__ == name for name, function in c.BY_NAME.items())
+
+
+@pytest.mark.parametrize(("S", "n", "seconds"), [
+    (8.0, 8, 3 * (3e-6 + 8 / 50e9)),              # doubling: 3 hops of the whole buffer
+    (4e6, 8, 6 * 3e-6 + 1.75 * 4e6 / 50e9),       # halving: 6 hops, 2(n-1)/n of the buffer
+    (1e9, 6, 6 * 3e-6 + 5 / 3 * 1e9 / 50e9),      # the same bytes as the ring, 4 hops fewer
+])  # fmt: skip
+def test_the_textbook_takes_the_fastest(S: Any, n: Any, seconds: Any) -> None:
+    """Ring, doubling, halving and double tree by hand, 3 us a hop, 50 GB/s."""
+    h = parse_inline({"name": "x", "memory_bandwidth": "2 TB/s", "memory_capacity": "80 GB",
+                      "peak_bf16": "300 TFLOP/s", "link_bandwidth": "50 GB/s",
+                      "link_latency": "3 us", "link_domain": 8})
+    got = float(Network(h, load_engine("ideal")).time("all_reduce", S, n, n))
+    hops = float(np.ceil(np.log2(n)))
+    ring = 2 * (n - 1) * 3e-6 + 2 * (n - 1) / n * S / 50e9
+    doubling = hops * (3e-6 + S / 50e9)
+    halving = 2 * hops * 3e-6 + 2 * (n - 1) / n * S / 50e9
+    tree = 2 * hops * 3e-6 + 2 * S / 50e9
+    assert c.all_reduce_tree(S, n, 3e-6, 50e9) == pytest.approx(tree, rel=1e-14)
+    assert got == pytest.approx(min(ring, doubling, halving, tree), rel=1e-14)
+    assert got == pytest.approx(seconds, rel=1e-14)
+
+
+@given(S=size, n=st.integers(2, 1024), alpha=latency, W=rate)
+def test_the_tree_never_beats_halving(S: Any, n: Any, alpha: Any, W: Any) -> None:
+    """As many hops, and 2 buffers on the wire where halving has 2(n-1)/n."""
+    assert c.all_reduce_tree(S, n, alpha, W) * (1 + 1e-12) >= c.all_reduce_halving(S, n, alpha, W)

@@ -155,9 +155,11 @@ def test_command() -> None:
     result = CliRunner().invoke(cli, ["disaggregate", "llama-3.1-70b", "8xh100", "--input", "8k",
                                       "--json"])
     found = json.loads(result.stdout)
-    assert found["prefill"]["instances"] == 5
-    assert found["decode"]["instances"] == 1
-    assert found["devices"] == 48
+    pools = [found[phase]["instances"] for phase in ("prefill", "decode")]
+    assert pools[0] / pools[1] == pytest.approx(found["ratio"], rel=0.1)
+    assert found["ratio"] == pytest.approx(g.pool_ratio(
+        found["prefill"]["time_s"], 255, found["decode"]["step_s"], found["decode"]["batch"]))
+    assert found["devices"] == 8 * sum(pools)
     assert found["disaggregated"]["stable"]
     assert found["kv_transfer"]["bytes"] == 8192 * 327_680
     assert found["better_at_rate"] == "disaggregated"

@@ -2,124 +2,364 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from simulator import Hardware
-from simulator.efficiency import FRACTION_CAP, IDEAL, Efficiency, families
-from simulator.layers import pass_operations
+import simulator.efficiency
+from simulator import (
+    Deployment,
+    Engine,
+    Hardware,
+    InputError,
+    Model,
+    Parallelism,
+    Workload,
+    estimate,
+)
+from simulator.efficiency import (
+    FRACTION_CAP,
+    IDEAL,
+    Efficiency,
+    KernelConstants,
+    families,
+    spreads,
+)
+from simulator.efficiency.constants import constants, index
+from simulator.efficiency.levels import levels
+from simulator.efficiency.stacked import StackedEfficiency, efficiency_of
+from simulator.layers import Segment, pass_operations
 from simulator.specs.catalogue import catalogue
 from simulator.specs.engine import engine_names, load_engine
 from simulator.specs.hardware import parse_inline
+from simulator.specs.stack import Stack, stack
 
 BARE = {"name": "bare", "memory_bandwidth": "2 TB/s", "memory_capacity": "80 GB",
         "peak_bf16": "312 TFLOP/s"}
+HOPPER = BARE | {"architecture": "hopper", "vendor": "NVIDIA", "memory_class": "hbm"}
 PHASES = ("prefill", "decode")
+KERNELS = ("gemm", "attention_prefill", "attention_decode", "mla_prefill", "mla_decode", "moe",
+           "ssm", "elementwise")
+GEMM_FORMATS = ("bf16", "fp32", "fp8", "fp8-block", "nvfp4", "mxfp4", "int8", "int8-weight",
+                "int4-weight", "mxfp4-weight", "mxfp4-mxfp8", "int4-fp8")
+FORMATS = {"gemm": GEMM_FORMATS, "moe": GEMM_FORMATS, "ssm": ("bf16",),
+           "elementwise": ("norm", "rope", "activation")}
+ATTENTION = ("bf16", "fp8", "bf16-kv-fp8")
+# What an H100 has constants of its own for; other formats may be a relative's, or a prior.
+TIMED = {(family, form) for family in KERNELS
+         for form in ("bf16", "fp8", "bf16-kv-fp8", "fp8-block", "norm", "rope", "activation")
+         if family != "ssm" and (family, form) != ("elementwise", "bf16")}
+PLAIN = load_engine("vllm").replace(memory_scale=1.0, compute_scale=1.0, launch_scale=1.0)
+ALL = [(family, form) for family in KERNELS for form in FORMATS.get(family, ATTENTION)]
 
 
-def level(engine: str = "vllm", **more: Any) -> str:
-    return Efficiency(parse_inline(BARE | more), load_engine(engine)).level
+def of(more: dict[str, Any] | None = None, engine: Engine = PLAIN) -> Efficiency:
+    return Efficiency(parse_inline(BARE | (more or {})), engine)
+
+
+def named(name: str, engine: Engine = PLAIN) -> Efficiency:
+    return Efficiency(Hardware.load(name), engine)
+
+
+def check(k: KernelConstants) -> None:
+    assert 0 < k.e <= FRACTION_CAP
+    assert 0 < k.h <= FRACTION_CAP
+    assert 0 <= k.t0 < 1e-3
+    assert k.p is not None
+    assert 1 <= k.p <= 12
+    for value in (k.tw, k.tau, k.te):
+        assert 0 <= value < 1e-3
+    for value in (k.beta, k.cact, k.c2):
+        assert 0 <= value < 1e3
 
 
 def test_ideal_is_physics() -> None:
-    ideal = Efficiency(parse_inline(BARE), load_engine("ideal"))
+    ideal = of(engine=load_engine("ideal"))
     assert ideal.level == "ideal"
     assert ideal.spread == {"prefill": 1.0, "decode": 1.0}
-    assert all(ideal.kernel(f, p) == IDEAL for f in families() for p in PHASES)
+    assert all(ideal.kernel(*pair, p) == IDEAL for pair in ALL for p in PHASES)
     assert IDEAL.p is None
-    assert (IDEAL.e, IDEAL.h, IDEAL.t0) == (1.0, 1.0, 0.0)
+    assert not IDEAL.chained
+    assert (IDEAL.e, IDEAL.h, IDEAL.t0, IDEAL.tw, IDEAL.tau) == (1.0, 1.0, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("engine", engine_names())
 @pytest.mark.parametrize("hardware", list(catalogue("hardware")))
-def test_no_fraction_above_its_cap(hardware: str, engine: str) -> None:
+def test_no_fraction_above_its_cap(hardware: str) -> None:
     device = Hardware.load(hardware)
-    constants = Efficiency(device, load_engine(engine))
     for end in (device, device.at_ends(True), device.at_ends(False)):
-        known = Efficiency(end, load_engine(engine))
-        for family in families():
+        known = Efficiency(end, load_engine("vllm"))
+        for family, form in ALL:
             for phase in PHASES:
-                k = known.kernel(family, phase)
-                if constants.level == "ideal":
-                    assert k == IDEAL
-                    continue
-                assert 0 < k.e <= FRACTION_CAP
-                assert 0 < k.h <= FRACTION_CAP
-                assert 0 <= k.t0 < 1e-3
-                assert k.p in (1, 1.5, 2)
-    assert all(constants.spread[p] >= 1 for p in PHASES)
+                check(known.kernel(family, form, phase))
+        assert all(known.spread[p] >= 1 for p in PHASES)
+        assert known.units >= 1
 
+
+@pytest.mark.parametrize("engine", [n for n in engine_names() if n != "ideal"])
+def test_no_engine_scales_beyond_the_cap(engine: str) -> None:
+    for device in ("h100", "rtx-4090", "mi300x", "apple-m1-max", "mn-core-l1400"):
+        known = named(device, load_engine(engine))
+        for family, form in ALL:
+            for phase in PHASES:
+                check(known.kernel(family, form, phase))
+
+
+# whose constants
 
 def test_the_chain_of_donors() -> None:
-    assert level() == "generic"
-    assert level(memory_class="hbm") == "memory"
-    assert level(memory_class="hbm", architecture="hopper") == "architecture"
-    assert Efficiency(Hardware.load("h100-sxm5-80gb"), load_engine("vllm")).level == "chip"
-    assert level(bandwidth_efficiency=0.8) == "spec"
-    assert level("ideal", bandwidth_efficiency=0.8) == "ideal"
+    assert named("h100-sxm5-80gb").level == "chip"
+    assert named("h100-sxm5-80gb").donor == "h100-sxm5-80gb"
+    assert of(HOPPER).level == "architecture"
+    assert index()["chips"][of(HOPPER).donor]["architecture"] == "hopper"
+    like = of(HOPPER | {"architecture": "unheard-of"})
+    assert like.level == "memory"
+    assert index()["chips"][like.donor]["memory_class"] == "hbm"
+    assert of({"memory_class": "hbm"}).level == "memory"
+    assert of({"memory_class": "hbm"}).donor not in index()["chips"]
+    assert of().level == "generic"
+    assert of({"bandwidth_efficiency": 0.8}).level == "spec"
+    assert of(HOPPER | {"compute_efficiency": 0.8}).level == "spec"
+    assert of({"bandwidth_efficiency": 0.8}, load_engine("ideal")).level == "ideal"
 
 
-def test_each_step_of_the_chain_widens_the_range() -> None:
-    def spread(**more: Any) -> dict[str, float]:
-        return Efficiency(parse_inline(BARE | more), load_engine("vllm")).spread
-    chain = [Efficiency(Hardware.load("h100-sxm5-80gb"), load_engine("vllm")).spread,
-             spread(architecture="hopper"), spread(memory_class="hbm"), spread()]
-    for phase in PHASES:
-        values = [s[phase] for s in chain]
-        assert values == sorted(values)
-        assert values[0] < values[-1]
+def test_an_architecture_alone_tells_the_vendor() -> None:
+    """A new chip need not name whose it is to borrow from its own kin."""
+    alone, told = of({"architecture": "hopper"}), of(HOPPER)
+    assert (alone.level, alone.timed) == ("architecture", True)
+    assert index()["chips"][alone.donor]["architecture"] == "hopper"
+    assert alone.known == told.known == "architecture"
+    assert of({"architecture": "hopper", "vendor": "Somebody"}).level == "generic"
+
+
+@pytest.mark.parametrize("name", ["apple-m1-max", "tpu-v5p", "mn-core-l1400", "arc-pro-b60-24gb",
+                                  "raspberry-pi-5"])
+def test_others_have_priors(name: str) -> None:
+    """Kernels of other vendors' chips are priors by class of memory, without chains."""
+    known = named(name)
+    assert not known.timed
+    assert not any(known.kernel(*pair).chained for pair in ALL)
+
+
+@pytest.mark.parametrize("name", ["h100", "mi300x", "rtx-4090", "b200", "rubin-nvl72", "mi455x"])
+def test_timed_kernels_have_chains(name: str) -> None:
+    known = named(name)
+    assert known.timed
+    assert known.kernel("gemm").chained
+    if known.hardware.vendor == "NVIDIA":
+        assert known.kernel("attention_prefill").chained
+        assert known.kernel("attention_decode").chained
+        assert known.kernel("moe").beta > 0
 
 
 def test_a_donor_is_the_chip_it_is_named_after() -> None:
-    borrowed = Efficiency(parse_inline(BARE | {"architecture": "hopper"}), load_engine("vllm"))
-    own = Efficiency(Hardware.load(borrowed.donor), load_engine("vllm"))
-    assert borrowed.kernel("gemm", "decode") == own.kernel("gemm", "decode")
+    with levels({}):
+        borrowed = of(HOPPER)
+        own = named(borrowed.donor)
+    for form in ("bf16", "fp8"):
+        assert borrowed.kernel("gemm", form) == own.kernel("gemm", form)
 
+
+@pytest.mark.parametrize(("name", "units"), [("rubin-nvl72", None), ("h100-sxm5-80gb", 132.0),
+                                             ("textbook-2tbs", 1.0)])
+def test_units_that_are_not_stated_are_the_donors(name: str, units: float | None) -> None:
+    """One unit would work through every block alone: 17 times slower than a B200."""
+    known = named(name)
+    assert known.units == (index()["chips"][known.donor]["units"] if units is None else units)
+
+
+def test_a_better_chip_without_units_is_not_slower() -> None:
+    w = Workload(8, 1024, 64)
+    old, new = (estimate(Deployment.of("llama-3.1-8b", n), w) for n in ("b200", "rubin-nvl72"))
+    assert new.tpot.expected < old.tpot.expected
+    assert new.ttft.expected < old.ttft.expected
+
+
+# ranges
+
+def test_the_range_is_that_of_who_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    by = {"device": 1.1, "architecture": 1.2, "vendor": 1.3, "none": 1.4}
+    table = {"decode": by, "prefill": {k: v + 1 for k, v in by.items()}}
+    monkeypatch.setattr(simulator.efficiency, "spreads", lambda: table)
+    entry = {"memory": 1.0, "compute": 1.0}
+    with levels({"device": {"h100-sxm5-80gb": entry}, "architecture": {"hopper": entry},
+                 "vendor": {"nvidia hbm": entry}, "memory": {"hbm": entry}}):
+        chain = [named("h100-sxm5-80gb"), of(HOPPER), of(HOPPER | {"architecture": "x"}), of(),
+                 of({"memory_class": "hbm"}), of({"bandwidth_efficiency": 0.5})]
+    assert [e.spread["decode"] for e in chain] == [1.1, 1.2, 1.3, 1.4, 1.4, 1.1]
+    assert [e.spread["prefill"] for e in chain] == [2.1, 2.2, 2.3, 2.4, 2.4, 2.1]
+    assert [e.known for e in chain] == ["device", "architecture", "vendor", "none", "memory",
+                                        "none"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_step_of_the_chain_widens_the_range(phase: str) -> None:
+    by = spreads()[phase]
+    values = [by[how] for how in ("device", "architecture", "vendor", "none")]
+    assert values == sorted(values)
+    assert values[0] >= 1
+
+
+# what the hardware file, the engine and the level do
 
 def test_the_hardware_file_overrides() -> None:
-    stated = Efficiency(parse_inline(BARE | {"bandwidth_efficiency": 0.5,
-                                             "compute_efficiency": 0.25}), load_engine("vllm"))
-    for family in families():
-        k = stated.kernel(family, "decode")
-        assert (k.h, k.e) == (0.5, 0.25)
+    """The file's shares hold for every kernel, whatever the engine or the level of its kin."""
+    engine = PLAIN.replace(memory_scale=1.7, compute_scale=2.5)
+    for more in ({}, HOPPER):
+        stated = of(more | {"bandwidth_efficiency": 0.5, "compute_efficiency": 0.25}, engine)
+        for pair in ALL:
+            for phase in PHASES:
+                k = stated.kernel(*pair, phase)
+                assert (k.h, k.e) == (0.5, 0.25)
 
 
-def test_a_static_program_has_no_kernel_floors() -> None:
-    device = parse_inline(BARE | {"layer_overhead": "1 us"})
-    static = Efficiency(device, load_engine("vllm"))
-    assert all(static.kernel(f, "decode").t0 == 0.0 for f in families())
-    assert Efficiency(parse_inline(BARE), load_engine("vllm")).kernel("gemm", "decode").t0 > 0
+def test_one_share_stated_leaves_the_other() -> None:
+    with levels({}):
+        plain, stated = of(HOPPER), of(HOPPER | {"bandwidth_efficiency": 0.5})
+    for pair in ALL:
+        k, own = stated.kernel(*pair), plain.kernel(*pair)
+        assert (k.h, k.e, k.t0) == (0.5, own.e, own.t0)
 
 
-def test_the_engine_scales_its_phase() -> None:
-    device = parse_inline(BARE)
-    plain = Efficiency(device, load_engine("vllm").replace(decode_scale=1.0, prefill_scale=1.0))
-    slow = Efficiency(device, load_engine("vllm").replace(decode_scale=2.0, prefill_scale=1.0))
-    a, b = plain.kernel("gemm", "decode"), slow.kernel("gemm", "decode")
-    assert (b.e, b.h, b.t0) == (a.e / 2, a.h / 2, a.t0 * 2)
-    assert slow.kernel("gemm", "prefill") == plain.kernel("gemm", "prefill")
+@pytest.mark.parametrize("more", [{}, HOPPER])
+def test_a_static_program_has_no_kernel_floors(more: dict[str, Any]) -> None:
+    static, launched = of(more | {"layer_overhead": "1 us"}), of(more)
+    for pair in ALL:
+        k = static.kernel(*pair)
+        assert (k.t0, k.tw, k.tau, k.te) == (0.0, 0.0, 0.0, 0.0)
+    assert launched.kernel("gemm").t0 > 0
+
+
+@pytest.mark.parametrize("more", [{}, HOPPER])
+@pytest.mark.parametrize("pair", ALL)
+def test_the_engine_scales(more: dict[str, Any], pair: tuple[str, str]) -> None:
+    """Bytes in both phases, arithmetic in prefill, launches and chains in both."""
+    with levels({}):
+        plain = of(more)
+        slow = of(more, PLAIN.replace(memory_scale=2.0, compute_scale=4.0, launch_scale=3.0))
+        for phase in PHASES:
+            a, b = plain.kernel(*pair, phase), slow.kernel(*pair, phase)
+            assert b.h == a.h / 2
+            assert b.e == (a.e / 4 if phase == "prefill" else a.e)
+            assert (b.t0, b.tw, b.tau, b.te) == (3 * a.t0, 3 * a.tw, 3 * a.tau, 3 * a.te)
+            assert (b.p, b.beta, b.cact, b.c2) == (a.p, a.beta, a.cact, a.c2)
+
+
+@pytest.mark.parametrize("pair", ALL)
+def test_the_level_scales_bytes_and_arithmetic(pair: tuple[str, str]) -> None:
+    with levels({"architecture": {"hopper": {"memory": 2.0, "compute": 4.0}}}):
+        slow = of(HOPPER)
+    with levels({}):
+        plain = of(HOPPER)
+    for phase in PHASES:
+        a, b = plain.kernel(*pair, phase), slow.kernel(*pair, phase)
+        assert (b.h, b.e) == (a.h / 2, a.e / 4)
+        assert (b.t0, b.tw, b.tau) == (a.t0, a.tw, a.tau)
+
+
+def test_a_fast_engine_stays_below_the_cap() -> None:
+    fast = of(HOPPER, PLAIN.replace(memory_scale=1e-3, compute_scale=1e-3))
+    k = fast.kernel("gemm", "bf16", "prefill")
+    assert (k.e, k.h) == (FRACTION_CAP, FRACTION_CAP)
 
 
 def test_an_array_of_fractions() -> None:
     fractions = np.array([0.5, 0.8, 0.99])
     device = parse_inline(BARE).replace(bandwidth_efficiency=fractions)
-    engine = load_engine("vllm").replace(decode_scale=1.0)
-    k = Efficiency(device, engine).kernel("gemm", "decode")
-    assert k.h.tolist() == [0.5, 0.8, FRACTION_CAP]
+    assert Efficiency(device, PLAIN).kernel("gemm").h.tolist() == [0.5, 0.8, FRACTION_CAP]
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3.2", "mixtral-8x7b",
-                                   "jamba-1.5-mini", "qwen3-next-80b-a3b", "llama-4-scout"])
-@pytest.mark.parametrize("weights", [None, "fp8", "int4-g128", "nvfp4"])
-def test_every_kernel_has_constants(model: str, weights: Any) -> None:
-    from simulator import Deployment
-    from simulator.layers import Segment
+@pytest.mark.parametrize("field", ["units", "memory_bandwidth"])
+def test_an_array_in_the_chain(field: str) -> None:
+    """Constants of a device whose units or bandwidth are an array are those of each value."""
+    device = Hardware.load("h100")
+    column = np.array([0.5, 1.0, 2.0]) * getattr(device, field)
+    together = Efficiency(device.replace(**{field: column}), PLAIN)
+    for pair in ALL:
+        k = together.kernel(*pair)
+        for i, value in enumerate(column):
+            alone = Efficiency(device.replace(**{field: float(value)}), PLAIN).kernel(*pair)
+            for name in k.__struct_fields__:
+                got = getattr(k, name)
+                assert (got if np.ndim(got) == 0 else got[i]) == getattr(alone, name), name
 
-    for activations in ("bf16", "fp8"):
-        d = Deployment.of(model, "h100-sxm5-80gb", weights=weights, activations=activations)
-        for phase, new in (("prefill", 64), ("decode", 1)):
-            segment: Any = Segment(2, new, 64, phase)
-            used = {o.kernel for o in pass_operations(d, [segment], 2)}
-            assert used - {"collective"} <= set(families())
+
+# several devices at once
+
+MEMBERS = ("h100", "a100", "apple-m1-max", "rubin-nvl72", "rtx-4090", "mi300x", "mn-core-l1400")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "transformers"])
+def test_stacked_devices_have_their_own_constants(engine: str) -> None:
+    members = [Hardware.load(n) for n in MEMBERS]
+    together = stack(members)
+    assert isinstance(together, Stack)
+    known = efficiency_of(together, load_engine(engine))
+    assert isinstance(known, StackedEfficiency)
+    each = [Efficiency(m, load_engine(engine)) for m in members]
+
+    def same(value: Any, own: list[Any]) -> None:
+        assert np.broadcast_to(value, (len(own), 1, 1, 1))[:, 0, 0, 0].tolist() == own
+
+    same(known.units, [e.units for e in each])
+    for phase in PHASES:
+        same(known.spread[phase], [e.spread[phase] for e in each])
+        for pair in ALL:
+            k = known.kernel(*pair, phase)
+            for name in k.__struct_fields__:
+                same(getattr(k, name), [getattr(e.kernel(*pair, phase), name) for e in each])
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b", "gemma-3-27b",
+                                   "deepseek-v2-lite"])
+def test_stacked_devices_are_their_estimates(model: str) -> None:
+    """With and without chains, units and forms of experts, to the last bit."""
+    members = [Hardware.load(n) for n in MEMBERS]
+    w = Workload(np.array([1.0, 40.0])[None, :, None, None], 300.0, 2000.0)
+    d = Deployment.of(model, "h100")
+    together = estimate(d.replace(hardware=stack(members)), w)
+    for i, member in enumerate(members):
+        for j, batch in enumerate((1.0, 40.0)):
+            alone = estimate(d.replace(hardware=member), Workload(batch, 300.0, 2000.0))
+            for name in ("ttft", "tpot"):
+                for end in ("ceiling", "expected", "low", "high"):
+                    got = getattr(getattr(together, name), end)[i, j, 0, 0]
+                    assert got == getattr(getattr(alone, name), end), (member.name, name, end)
+
+
+# every operation has constants
+
+@pytest.mark.parametrize("model", list(catalogue("models")))
+def test_every_kernel_has_constants(model: str) -> None:
+    """Every family and format that a model's operations name is known, fitted and as a prior."""
+    m = Model.load(model)
+    devices = [named(n, load_engine("transformers")) for n in ("h100", "rtx-4090", "apple-m1-max")]
+    seen: set[tuple[str, str]] = set()
+    for weights in (None, "fp8", "fp8-block", "int8", "int4-g128", "nvfp4", "mxfp4"):
+        for activations, kv in (("bf16", None), ("fp8", None), ("bf16", "fp8")):
+            try:
+                d = Deployment(m, devices[0].hardware, load_engine("transformers"),
+                               weights=weights, activations=activations, kv=kv,
+                               parallelism=Parallelism())
+            except InputError:
+                continue
+            for phase, new in (("prefill", 64.0), ("decode", 1.0)):
+                segment: Any = Segment(2.0, new, 64.0, phase)
+                seen |= {(o.kernel, o.format) for o in pass_operations(d, [segment], 2.0)
+                         if o.collective is None}
+    assert {family for family, _ in seen} <= set(KERNELS)
+    for family, form in seen:
+        assert family in families() or family == "mla_prefill"
+        for known in devices:
+            for phase in PHASES:
+                check(known.kernel(family, form, phase))
+        if (family, form) in TIMED:
+            assert constants(devices[0].hardware, family, form).level == "chip", (family, form)
+
+
+def test_constants_are_finite_numbers() -> None:
+    for pair in ALL:
+        values = msgspec.structs.astuple(named("h100").kernel(*pair))
+        assert all(isinstance(v, float | int) and math.isfinite(v) for v in values), pair

@@ -41,7 +41,13 @@ def test_every_engine_loads() -> None:
 
 def test_units_and_defaults() -> None:
     vllm = load_engine("vllm")
-    assert vllm.host_time == 0.85e-3
+    assert 1e-5 < vllm.host_time < 1e-2    # [s]
+    assert 0 <= vllm.sequence_time < 1e-4
+    assert 0 <= vllm.layer_time < 1e-3
+    plain = Engine(name="x", title="X", version="1", date="2026", source="a test")
+    assert (plain.memory_scale, plain.compute_scale, plain.launch_scale) == (1.0, 1.0, 1.0)
+    assert (plain.async_host, plain.fp16_accumulate, plain.ideal) == (False, False, False)
+    assert (plain.kv_copies, plain.cache_copies, plain.prefill_chunk) == (0.0, 0.0, None)
     assert vllm.context_bytes == 600 * 2**20
     assert (vllm.block_size, vllm.batched_tokens) == (16, 8192)
     assert 0.8 < vllm.memory_fraction < 1
@@ -84,7 +90,11 @@ def test_replace() -> None:
     ("memory_fraction: 0", "memory_fraction"), ("memory_policy: some", "memory_policy"),
     ("memory_scale: 0", "memory_scale"),
     ("memory_scale: .nan", "memory_scale"), ("memory_scale: .inf", "memory_scale"),
-    ("compute_scale: -1", "compute_scale"), ("hosttime: 1 ms", "host_time"),
+    ("compute_scale: -1", "compute_scale"), ("launch_scale: 0", "launch_scale"),
+    ("sequence_time: -1 us", "sequence_time"), ("kv_copies: -1", "kv_copies"),
+    ("cache_copies: -1", "cache_copies"), ("prefill_chunk: 0", "prefill_chunk"),
+    ("prefill_chunk: 1.5", "prefill_chunk"), ("async_host: 1", "async_host"),
+    ("hosttime: 1 ms", "host_time"),
     ("inherits: vlm", "vllm"), ("fused: 1", "fused"), ("context_bytes: 1 s", "memory"),
 ])  # fmt: skip
 def test_mistakes(tmp_path: Path, line: str, words: str) -> None:

@@ -51,8 +51,8 @@ def test_an_estimate_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     assert "generic kernel constants" in found["basis"]["text"]
     assert "all parts together" in found["basis"]["text"]
     assert known["basis"]["level"] == "chip"
-    assert width(found) > width(known)
-    assert found["basis"]["spread"]["decode"] > known["basis"]["spread"]["decode"]
+    assert width(found) >= width(known)
+    assert found["basis"]["spread"]["decode"] >= known["basis"]["spread"]["decode"]
 
 
 @pytest.mark.parametrize(("more", "level"), [
@@ -60,7 +60,7 @@ def test_an_estimate_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ])
 def test_the_lender_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path, more: str,
                              level: str) -> None:
-    """Each step of borrowing is wider than a chip's own constants, and none as wide as generic."""
+    """No step of borrowing is narrower than a chip's own constants, none wider than generic."""
     found = answer(capsys, chip(tmp_path, SIX + more))
     basis = found["basis"]
     assert basis["level"] == level
@@ -68,7 +68,8 @@ def test_the_lender_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     assert basis["donor"] in basis["text"]
     assert "borrowed" in basis["text"]
     generic = answer(capsys, chip(tmp_path, SIX))
-    assert width(answer(capsys, "h100-sxm5-80gb")) < width(found) < width(generic)
+    assert width(answer(capsys, "h100-sxm5-80gb")) <= width(found) <= width(generic)
+    assert found["tpot_s"]["ceiling"] == generic["tpot_s"]["ceiling"]
 
 
 def test_text_names_the_lender(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from simulator.operations import (
     elementwise,
     gemm,
     gemm_activation_bytes,
+    gemm_chain,
     gemm_flops,
     moe,
     ssm,
@@ -47,6 +48,16 @@ def test_gemm() -> None:
     assert gemm_activation_bytes(4, 3, 2, 2) == 40
 
 
+def test_gemm_chain() -> None:
+    """(300, 1000) in tiles of 128: 300/128 rows of 8 tiles, each of 640/64 steps along k."""
+    chain = gemm_chain(300.0, 640.0, 1000.0)
+    assert chain.padded == gemm_flops(300, 640, 1000)
+    assert (chain.blocks, chain.longest) == (300 / 128 * 8, 10.0)
+    assert chain.total == chain.blocks * 10.0
+    assert gemm_chain(1.0, 640.0, 1000.0).blocks == 8.0    # no less than one row of tiles
+    assert gemm("x", 1.0, 5.0, 7.0, 11.0, 2.0, 2.0, "bf16").chain == gemm_chain(5.0, 7.0, 11.0)
+
+
 def test_flops_are_float64() -> None:
     # 8e20 FLOPs overflow int64
     m = np.array([10**7])
@@ -56,7 +67,9 @@ def test_flops_are_float64() -> None:
 def test_elementwise_and_count() -> None:
     o = elementwise("norm", 2.0, 10.0, 2.0, 4, 3, "norm", weights=8.0, kv=1.0)
     assert (o.flops, o.weights, o.kv, o.activations, o.compute) == (40, 8, 1, 60, "vector")
-    assert o.with_count(6.0) == Operation("norm", "norm", "elementwise", 6.0, 40, 8, 1, 60)
+    assert o.with_count(6.0) == Operation("norm", "norm", "elementwise", 6.0, 40, 8, 1, 60,
+                                          format="norm")
+    assert elementwise("x", 1.0, 1.0, 2.0, 1, 1, format="rope").format == "rope"
 
 
 # attention

@@ -157,7 +157,16 @@ def test_devices_and_formats() -> None:
     two = estimate(d.replace(parallelism=Parallelism(tp=2)), Workload())
     assert float(t.excess(two, "expected")) > 1
     f = solve(d.replace(parallelism=Parallelism(tp=2)), Workload(), "format", [t])
-    assert f.value == "fp8"
+    assert isinstance(f.value, str)
+    missed = []
+    for name in ("bf16", "fp8", "int8", "int6-g128", "nvfp4", "mxfp4", "int4-g128"):
+        e = estimate(d.replace(parallelism=Parallelism(tp=2), weights=name), Workload())
+        if name == f.value:
+            assert float(t.excess(e, "expected")) <= 1
+            break
+        missed.append(float(t.excess(e, "expected")) > 1)
+    assert missed
+    assert all(missed)
     assert solve(d, Workload(), "devices", [parse_target("tpot=1ms")]).value is None
 
 

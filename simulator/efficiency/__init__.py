@@ -28,6 +28,7 @@ from simulator.efficiency.constants import (
     donor_key,
     index,
 )
+from simulator.efficiency.kernel_formats import kernel_format
 from simulator.efficiency.levels import Level, level_of
 from simulator.errors import InputError
 from simulator.specs.engine import Engine
@@ -116,6 +117,9 @@ class Efficiency:
         scale = engine.compute_scale if phase == "prefill" else 1.0
         compute = 1.0 if spec else scale * self._level.compute
         memory = 1.0 if spec else engine.memory_scale * self._level.memory
+        if engine.dequantises and format.endswith("-weight"):
+            # Read, written out at two bytes a value, and read again by the product.
+            memory *= 1.0 + 4.0 / kernel_format(format).weight
         launch = 0.0 if h.layer_overhead is not None else 1.0 if spec else engine.launch_scale
         own_e, own_h = h.compute_efficiency, h.bandwidth_efficiency
         return msgspec.structs.replace(

@@ -32,7 +32,7 @@ def caches_of(p: Pass) -> dict[Cache, float]:
     found: dict[Cache, float] = {}
     for g in d.model.layers:
         for o in attention_operations(d, g, Segment(n, 1.0, first, "decode")):
-            if not o.kv or p.share(o) < 0.5:
+            if not o.kv or not o.needed or p.share(o) < 0.5:
                 continue
             keys = first if o.limit is None else min(first, o.limit)
             size = round(float(o.kv / n / keys * d.parallelism.cp), 6)

@@ -60,13 +60,14 @@ def decode_page(e: Estimate, p: Pass) -> list[str]:
 
 
 def pipeline_lines(p: Pass, figure: Figure, why: str) -> list[str]:
-    """What the pipeline makes of one micro-batch's times; nothing where it makes none."""
+    """What a pipeline or chunks make of the times of one pass; nothing where they make none."""
+    what = "chunks" if p.mid is p.time else "pipeline"
     lines = []
     for name, once, time in (("ceiling", p.ceiling.ceiling, figure.ceiling),
                              ("expected", p.time.expected, figure.expected)):
         factor = float(time) / float(once)
-        if factor > 1.001:
-            lines.append(row(f"{name}, pipeline", f"{format_time(float(once))} x "
+        if abs(factor - 1.0) > 1e-3:
+            lines.append(row(f"{name}, {what}", f"{format_time(float(once))} x "
                              f"{format_number(factor, 4)}", format_time(float(time)), why))
     return lines
 
@@ -88,9 +89,14 @@ def prefill_page(e: Estimate, p: Pass) -> list[str]:
         *roof_lines(p, float(ttft.ceiling)),
         *expected_lines(e, p, float(ttft.expected)),
     ]
-    passes = float(per_replica(e.deployment, e.workload.batch)) / p.sequences
-    lines += pipeline_lines(p, ttft, f"{exact(passes)} micro-batches: 1 + (m - 1) x the share of a "
-                            "pass that the fullest stage takes")
+    d = e.deployment
+    passes = float(per_replica(d, e.workload.batch)) / p.sequences
+    why = f"steps of at most {d.prefill_chunk} tokens, which read weights and cache again"
+    if d.parallelism.pp > 1:
+        many_stages = "1 + (m - 1) x the share of a pass that the fullest stage takes"
+        why = (f"{why}; of m of them, {many_stages}" if d.prefill_chunk else
+               f"{exact(passes)} micro-batches: {many_stages}")
+    lines += pipeline_lines(p, ttft, why)
     return [*lines, row(
         "TTFT, no queue", "", format_time(float(ttft.expected)),
         f"between {format_time(float(ttft.low))} and {format_time(float(ttft.high))}; "

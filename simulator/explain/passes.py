@@ -51,6 +51,11 @@ class Pass:
         return self.sequences * self.new / self.d.parallelism.cp
 
     @property
+    def piece(self) -> str:
+        """What one pass is of the whole phase, where it takes several."""
+        return "in one pass" if self.mid is self.time else "one micro-batch"
+
+    @property
     def exchange(self) -> list[OperationTime]:
         """Collectives."""
         return [t for t in self.time.operations if t.operation.collective is not None]
@@ -78,6 +83,8 @@ def both_passes(e: Estimate) -> tuple[Pass, Pass]:
     prompt, last = float(w.input), max(float(w.input + w.output) - 1.0, float(w.input) + 1.0)
     first = prompt + 1.0
     at_once, in_step = (float(f(batch, p.pp)) for f in (prefill_micro_batch, decode_micro_batch))
+    if d.prefill_chunk is not None:
+        at_once = batch
     new = prompt - float(cached_prefix(d, prompt, d.prefix_hit))
 
     def fill(x: Deployment, hardware: Hardware, constants: Any) -> PassTime:

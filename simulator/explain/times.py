@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from simulator.clock import OperationTime
-from simulator.explain.lines import exact, row
+from simulator.explain.lines import exact, many, row
 from simulator.explain.passes import Pass
 from simulator.layer_parts import gemm_format, sum_of
 from simulator.operations import Operation
@@ -83,7 +83,7 @@ def roof_lines(p: Pass, ceiling: float, rate: str = "") -> list[str]:
     factor = ceiling / float(p.ceiling.ceiling)
     lines.append(row("= CEILING", "sum over operations of max(F/C, Q/W), "
                        f"{p.ceiling.ceiling_bound}-bound", format_time(float(p.ceiling.ceiling)),
-                       rate if factor < 1.001 else "one micro-batch"))
+                       rate if abs(factor - 1.0) < 1e-3 else p.piece))
     return lines
 
 
@@ -97,14 +97,15 @@ def kernel_lines(e: Estimate, p: Pass) -> list[str]:
         if o.collective is not None or o.kind == "offload":
             continue
         name = FAMILIES.get(o.kernel, o.kernel)
-        body, t0 = float(t.compute + t.memory), float(e.efficiency.kernel(o.kernel, o.format, p.phase).t0)
+        body, waits = float(t.compute + t.memory), float(t.overhead)
+        t0 = float(e.efficiency.kernel(o.kernel, o.format, p.phase).t0)
         if body:
             bodies[name] = bodies.get(name, 0.0) + body
-        launched = min(float(o.count * o.launches), float(t.overhead) / t0) if t0 else 0.0
+        launched = min(float(o.count * o.launches) * p.share(o), waits / t0) if t0 else 0.0
         if launched:
             floors[name, t0] = floors.get((name, t0), 0.0) + launched
-        if float(t.overhead) - launched * t0 > 1e-9 * float(t.expected):
-            chains[name] = chains.get(name, 0.0) + float(t.overhead) - launched * t0
+        if waits - launched * t0 > 1e-9 * float(t.expected):
+            chains[name] = chains.get(name, 0.0) + waits - launched * t0
     terms = sorted(bodies.items(), key=lambda b: -b[1])
     k = e.efficiency.kernel("gemm", gemm_format(e.deployment, "ffn"), p.phase)
     ideal = e.efficiency.level == "ideal"
@@ -152,15 +153,26 @@ def exchange_line(p: Pass) -> list[str]:
 
 
 def host_line(e: Estimate, p: Pass) -> list[str]:
-    if not float(p.time.host):
-        return []
     d = e.deployment
+    if not float(p.time.host) and not d.engine.async_host:
+        return []
     more = d.hardware.layer_overhead if d.hardware.layer_overhead and not d.engine.ideal else 0.0
     terms = [format_time(float(d.engine.host_time))] if d.engine.host_time else []
     terms += [f"{d.model.layer_count} layers x {format_time(float(each))}"
               for each in (d.engine.layer_time, more) if each]
-    return [row("+ host", " + ".join(terms), format_time(float(p.time.host)),
-                  "a step and layer; does not shrink with bandwidth")]
+    if d.engine.sequence_time:
+        terms.append(f"{many(p.sequences, 'sequence')} x "
+                     f"{format_time(float(d.engine.sequence_time))}")
+    what = "a step, layer and sequence" if d.engine.sequence_time else "a step and layer"
+    if not d.engine.async_host:
+        return [row("+ host", " + ".join(terms), format_time(float(p.time.host)),
+                    f"{what}; does not shrink with bandwidth")]
+    alone = (d.engine.host_time + d.model.layer_count * (d.engine.layer_time + more)
+             + p.sequences * d.engine.sequence_time)
+    return [row("host", " + ".join(terms), format_time(float(alone)),
+                f"{what}; it starts kernels while the device works: the longer of both counts"),
+            row("+ host", "", format_time(float(p.time.host)),
+                "what all lines marked + above leave of it")]
 
 
 def expected_lines(e: Estimate, p: Pass, expected: float) -> list[str]:
@@ -168,7 +180,7 @@ def expected_lines(e: Estimate, p: Pass, expected: float) -> list[str]:
     return [
         *kernel_lines(e, p), *exchange_line(p), *host_line(e, p),
         row("= EXPECTED", "sum of the + lines above", format_time(once),
-              "" if expected < 1.001 * once else "one micro-batch")]
+              "" if abs(expected - once) < 1e-3 * once else p.piece)]
 
 
 def operations_table(detail: PassTime, most: int = 14) -> list[str]:

@@ -60,6 +60,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fp16_accumulate    16-bit products are summed in fp16, where the device is faster at that
     kv_copies          times that decode attention reads or writes the cache, expanded to all query
                        heads, beyond reading it once; cache_copies: of the cache as it is
+    dequantises        weight-only formats are expanded to 16 bits in memory before each product
     prefill_chunk      prompt tokens a step at most, whatever is asked; None: the whole prompt
     fp8_kv             served with an FP8 KV cache where the products are FP8: what an unstated
                        cache format of a measured row is taken to be
@@ -113,6 +114,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fp16_accumulate: bool = False
     kv_copies: float = 0.0
     cache_copies: float = 0.0
+    dequantises: bool = False
     prefill_chunk: int | None = None
     max_sequences: int | None = None
     request_time: float = 0.0

@@ -14,7 +14,7 @@ from simulator.specs.engine import engine_names, load_engine
 from simulator.validation import names
 from simulator.validation.cases import OTHER_PHASES, PHASES, Case
 from simulator.validation.parts import Constants, Parts
-from simulator.validation.split import Group, write_fitted
+from simulator.validation.split import Group, range_groups, write_fitted
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _EFFICIENCY = _PACKAGE / "efficiency"
@@ -25,8 +25,15 @@ KNOWN = ("device", "architecture", "vendor", "none")
 # Share of measured values that a range is to hold.
 HELD = 0.80
 # A source's rows count as n to this power where a range is set, so that one can't decide it.
-SOURCE_POWER = 0.7
+SOURCE_POWER = 0.5
 FEWEST = 30
+# Ranges by name, and the phases whose rows set them: those of `validate`, and of an estimate.
+RANGES = {**{phase: (phase,) for phase in (*PHASES, OTHER_PHASES[0])},
+          "decode": ("batch1_decode", "tpot"), "prefill": ("prefill",)}
+# Phases in which a device shows what it does, without a queue.
+ALONE = ("batch1_decode", "prefill", "static_throughput")
+# Least that each step away from a device known by itself adds to the logarithm of its range.
+LEAST_WIDER = {"architecture": 0.15, "vendor": 0.2, "none": 0.3}
 
 
 def errors_by_source(cases: Sequence[Case], error: Array, rows: Array) -> dict[str, list[Array]]:
@@ -79,15 +86,16 @@ def spreads(cases: Sequence[Case], error: Array, known: Array, rows: Array
     What few rows tell of one phase is taken from all: how much wider the next level is.
     """
     phases = np.array([c.phase for c in cases])
-    widths = {level: spread(cases, error, rows & (known == level)) for level in KNOWN}
-    wider, last = {}, 1.0
-    for level in KNOWN:
-        ratio = np.log(widths[level]) / np.log(widths["device"]) if widths[level] > 1.0 else last
-        last = max(float(ratio), last)
+    alone = rows & np.isin(phases, ALONE)
+    widths = {level: spread(cases, error, alone & (known == level)) for level in KNOWN}
+    wider, last = {"device": 1.0}, 1.0
+    for level, least in LEAST_WIDER.items():
+        ratio = np.log(widths[level]) / np.log(widths["device"]) if widths[level] > 1.0 else 0.0
+        last = max(float(ratio), last + least)
         wider[level] = last
     found = {}
-    for phase in (*PHASES, *OTHER_PHASES[:1]):
-        mine = rows & (phases == phase)
+    for phase, parts in RANGES.items():
+        mine = rows & np.isin(phases, parts)
         own = spread(cases, error, mine & (known == "device")) or spread(cases, error, mine)
         if own > 1.0:
             found[phase] = {level: round(float(own ** wider[level]), 3) for level in KNOWN}
@@ -137,9 +145,9 @@ def write_levels(constants: Constants, rows: Mapping[str, int]) -> None:
                                 "# architecture, else of its vendor's class of memory.").rstrip()]
     for kind, entries in constants.levels.items():
         lines.append(f"{kind}:")
-        lines += _yaml_table({name: {part: f"{v:.3f}" for part, v in entry.items()}
-                              | ({"rows": rows.get(name, 0)} if kind == "device" else {})
-                              for name, entry in entries.items() if name != "other"})
+        lines += [f"  {name}: memory={entry['memory']:.3f} compute={entry['compute']:.3f}"
+                  + (f" rows={rows.get(name, 0)}" if kind == "device" else "")
+                  for name, entry in sorted(entries.items()) if name != "other"]
     lines.append("link:")
     lines += [f"  {name}: {value:.3f}" for name, value in sorted(constants.links.items())
               if name != "other"]
@@ -149,27 +157,26 @@ def write_levels(constants: Constants, rows: Mapping[str, int]) -> None:
 def write_spreads(found: Mapping[str, Mapping[str, float]]) -> None:
     """spread.yaml: by which factor measured figures lie above or below the expectation."""
     lines = [HEADER.format(
-        what="Factors that hold 80 % of rows whose group\n# was left out of a fit on the rest of "
-             "that half, by phase and by whose level the device has.").rstrip()]
+        what="Factors that hold 80 % of a quarter of the\n# groups, on which no constant was "
+             "fitted, by phase and by whose level the device has.").rstrip()]
     lines += [line[2:] for line in _yaml_table(found)]
     (_EFFICIENCY / "spread.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def write_points(cases: Sequence[Case], error: Array, rows: Array) -> None:
+def write_points(cases: Sequence[Case], error: Array, held: Array) -> None:
     """points.yaml: what was measured on each device, for the words of an estimate."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, str] = {}
     for name in sorted({names.hardware_of(c.row.hardware).name for c in cases}):
-        mine = [i for i, c in enumerate(cases)
-                if rows[i] and names.hardware_of(c.row.hardware).name == name]
+        mine = [i for i, c in enumerate(cases) if names.hardware_of(c.row.hardware).name == name]
+        scored = [i for i in mine if held[i]]
         if mine:
             models = sorted({names.model_of(cases[i].row.model)[0].name for i in mine})
-            found[name] = {"points": len(mine),
-                           "median": f"{float(np.median(np.abs(error[mine]))):.3f}",
-                           "models": "[" + ", ".join(models) + "]"}
-    text = HEADER.format(what="Rows of each device, their median |ln|\n# error when left out of "
-                              "the fit, and the models among them.")
+            median = f"{float(np.median(np.abs(error[scored]))):.3f}" if scored else "-"
+            found[name] = f"{len(mine)} {len(scored)} {median} {' '.join(models)}"
+    text = HEADER.format(what="Rows of each device, how many of them no\n# constant was fitted on, "
+                              "the median |ln| error of these, and the models among all.")
     (_EFFICIENCY / "points.yaml").write_text(text + "\n".join(
-        line[2:] for line in _yaml_table(found)) + "\n", encoding="utf-8")
+        f"{name}: {entry}" for name, entry in found.items()) + "\n", encoding="utf-8")
 
 
 def known_levels(parts: Parts, trained: Array) -> Array:
@@ -190,14 +197,15 @@ def counts(labels: Iterable[str], rows: Array) -> dict[str, int]:
     return found
 
 
-def write_all(constants: Constants, cases: Sequence[Case], parts: Parts, held: Array,
-              known: Array, rows: Array, groups: Sequence[Group]) -> None:
-    """Every data file of a fit on `rows`; `held` are their errors when left out."""
+def write_all(constants: Constants, cases: Sequence[Case], parts: Parts, error: Array,
+              known: Array, rows: Array, half: Mapping[Group, int], fitted: int) -> None:
+    """Every data file of a fit on `rows`: constants, and what other rows say of its errors."""
+    ranges = range_groups(half, fitted)
     write_engines(constants, counts(parts.engine, rows))
     write_levels(constants, counts(parts.device, rows))
-    write_spreads(spreads(cases, held, known, rows))
-    write_points(cases, held, rows)
-    write_fitted(groups)
+    write_spreads(spreads(cases, error, known, np.array([c.row.group in ranges for c in cases])))
+    write_points(cases, error, np.array([half[c.row.group] != fitted for c in cases]))
+    write_fitted([g for g, side in half.items() if side == fitted], ranges)
 
 
 __all__ = ["known_levels", "spreads", "table", "write_all"]

@@ -121,7 +121,7 @@ def figures(t: Terms, s: Serving, figure: Array, full: Array) -> Array:
     """
     request = t.whole + (t.output - 1.0) * t.step
     waves = t.users / t.flight
-    tpot = closed_loop.time_per_output_token(t.step, t.shared, t.flight, t.output, s.interference)
+    tpot = closed_loop.time_per_output_token(t.step, t.one, t.flight, t.output, s.interference)
     ttft = (closed_loop.time_to_first_token(s.request_time, t.one, t.step, t.flight,
                                             s.queue_steps, s.burst)
             + s.waits * closed_loop.queue_wait(t.users, t.flight, t.one + t.output * tpot))

@@ -75,11 +75,12 @@ def validate(files: Sequence[str | Path] = (), include_fitted: bool = False) -> 
     cases, reasons = cases_of(rows)
     found = predict(cases)
     known = frozenset() if include_fitted else fitted_groups()
+    ranged = fitted_groups("ranges")
     scored = []
     for case, value, bound in zip(cases, found.expected, found.ceiling, strict=True):
         factor = spread_of(case)
         scored.append(Scored(case, float(value), float(value / factor), float(value * factor),
-                             float(bound), case.row.group in known))
+                             float(bound), case.row.group in known, case.row.group in ranged))
     c = [s for s in scored if s.case.row.quality == "C"]
     used = [s for s in scored if s.fitted and s.case.row.quality != "C"
             and s.case.phase != "memory"]

@@ -27,6 +27,7 @@ class Scored:
     high: float
     ceiling: float
     fitted: bool
+    set_range: bool = False
 
     @property
     def error(self) -> float:
@@ -63,6 +64,10 @@ def _means(groups: Sequence[Array]) -> tuple[float, float, float]:
             float(np.mean([np.median(g) for g in groups])))
 
 
+def _share(inside: Sequence[bool]) -> float | None:
+    return float(np.mean(inside)) if inside else None
+
+
 def score(name: str, n: int, covered: int, rows: Sequence[Scored]) -> Score:
     """The line of a set of scored rows."""
     if not rows:
@@ -73,7 +78,7 @@ def score(name: str, n: int, covered: int, rows: Sequence[Scored]) -> Score:
     median, p90, bias = _means([np.array(v) for v in by_source.values()])
     errors = np.array([row.error for row in rows])
     return Score(name, n, covered, len(rows), len(by_source), median, p90, bias,
-                 float(np.mean([row.inside for row in rows])),
+                 _share([row.inside for row in rows if not row.set_range]),
                  float(np.median(np.abs(errors))))
 
 

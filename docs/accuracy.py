@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator import plots
 from simulator.plots.style import save
+from simulator.validation import names
 from simulator.validation.baselines import three_ways
 from simulator.validation.measurements import TIMES
 from simulator.validation.report import percent
@@ -99,8 +100,8 @@ def page(report: Report) -> str:
     for name, value in {
             "rows": f"{len(counted):,}",
             "n_sources": len({s.case.row.source for s in counted}),
-            "n_devices": len({s.case.row.hardware for s in counted}),
-            "n_models": len({s.case.row.model for s in counted})}.items():
+            "n_devices": len({names.hardware_of(s.case.row.hardware).name for s in counted}),
+            "n_models": len({names.model_of(s.case.row.model)[0].name for s in counted})}.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
 

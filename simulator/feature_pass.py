@@ -90,17 +90,30 @@ def prefill_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency, batc
 
 
 def _cut_by_engine(chunks: PassTime, whole: PassTime) -> PassTime:
-    """Chunks that nobody asked for: the ceiling stays that of the prompt in one pass, if lower."""
+    """Chunks that nobody asked for: the ceiling stays that of the prompt in one pass, if lower.
+
+    It is then that of each operation; where lists differ (MLA), the chunks' own, scaled.
+    """
+    keep = np.greater_equal(chunks.ceiling, whole.ceiling)
     lower = np.minimum(chunks.ceiling, whole.ceiling)
-    share = np.where(chunks.ceiling > 0, lower / np.where(chunks.ceiling > 0, chunks.ceiling, 1.0),
-                     1.0)
+    share = lower / np.where(chunks.ceiling > 0, chunks.ceiling, 1.0)
+
+    def either(own: Array, other: Array) -> Array:
+        return np.where(keep, other, own * share) * 1.0
+
+    own = chunks.ceiling_compute
+    compute = either(own, whole.ceiling_compute)
+    if [t.operation.name for t in chunks.operations] == [
+            t.operation.name for t in whole.operations]:
+        ends = [(either(t.ceiling, o.ceiling), either(t.ceiling_compute, o.ceiling_compute))
+                for t, o in zip(chunks.operations, whole.operations, strict=True)]
+    else:
+        part = compute / np.where(own > 0, own, 1.0)
+        ends = [(t.ceiling * share, t.ceiling_compute * part) for t in chunks.operations]
     return msgspec.structs.replace(
-        chunks, ceiling=lower, ceiling_compute=np.minimum(
-            np.where(lower < whole.ceiling, chunks.ceiling_compute * share,
-                     whole.ceiling_compute), lower),
-        operations=tuple(msgspec.structs.replace(
-            t, ceiling=t.ceiling * share, ceiling_compute=t.ceiling_compute * share)
-            for t in chunks.operations))
+        chunks, ceiling=lower, ceiling_compute=compute, operations=tuple(
+            msgspec.structs.replace(t, ceiling=x, ceiling_compute=y)
+            for t, (x, y) in zip(chunks.operations, ends, strict=True)))
 
 
 def chunk_steps(new: Array, C: Array) -> Array:

@@ -149,6 +149,8 @@ def measured(e: Estimate) -> str:
     """How many figures were measured on the device, and whether the model was among them."""
     hardware, model = e.deployment.hardware, e.deployment.model
     points = points_of(hardware.name)
+    if points is None and e.efficiency.level == "spec":
+        return f"no figure measured on {hardware.title}: what it reaches is the hardware file's word"
     if points is None:
         return (f"no figure measured on {hardware.title}: its level is that of "
                 f"{_OWNERS.get(e.efficiency.known, 'another device')}")

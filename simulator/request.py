@@ -307,8 +307,15 @@ def _phase_figure(mid: PassTime, best: PassTime, worst: PassTime, spread: float)
     )
 
 
-def _phase(d: Deployment, detail: PassTime, time: Figure, kind: str, operations: bool) -> Phase:
+def fastest_peak(d: Deployment) -> tuple[Array, str]:
+    """The peak that MFU is against: of the products, or of attention where its unit is faster."""
     peak, name = d.hardware.peak(d.compute("ffn"))
+    other, other_name = d.hardware.peak(d.activation_format.compute or "bf16")
+    return np.maximum(peak, other), other_name if np.all(other > peak) else name
+
+
+def _phase(d: Deployment, detail: PassTime, time: Figure, kind: str, operations: bool) -> Phase:
+    peak, name = fastest_peak(d)
     if not operations:
         detail = msgspec.structs.replace(detail, operations=())
     used = detail.flops / peak if kind == "mfu" else detail.bytes / d.hardware.memory_bandwidth

@@ -18,7 +18,7 @@ import numpy as np
 from simulator.arrays import Array
 from simulator.crossover import Axis, at, segments
 from simulator.deployment import Deployment, Parallelism, Workload
-from simulator.efficiency import FRACTION_CAP
+from simulator.efficiency import BANDWIDTH_CAP, COMPUTE_CAP
 from simulator.errors import InputError, nearest
 from simulator.formats import number_format
 from simulator.metrics import Target
@@ -107,7 +107,7 @@ def knob(name: str, d: Deployment) -> Knob:
         raise InputError(f"--find: '{name}': hardware '{h.name}' states no {field}"
                          + ("; its kernels have constants of their own" if "efficiency" in name
                             or name == "layer-overhead" else ""))
-    limit = (FRACTION_CAP if "efficiency" in name else 0.0 if field in SMALLER_IS_FASTER
+    limit = ((BANDWIDTH_CAP if "bandwidth" in name else COMPUTE_CAP) if "efficiency" in name else 0.0 if field in SMALLER_IS_FASTER
              else math.inf)
     return Knob(name, float(value), limit, _field(field), form, h.ranges.get(field))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator import Deployment, Engine, Hardware, Model, Parallelism, Workload, estimate, roofline
 from simulator.clock import Clock
-from simulator.efficiency import Efficiency
+from simulator.efficiency import BANDWIDTH_CAP, COMPUTE_CAP, Efficiency
 from simulator.efficiency.constants import Chain, Experts, Split, constants
 from simulator.efficiency.levels import Level, level_of, levels, link_level, owners
 from simulator.layers import Segment, attention_operations, pass_operations
@@ -45,6 +45,11 @@ def norm(terms: tuple[float, ...], p: float) -> float:
     return math.fsum(x**p for x in terms) ** (1 / p)
 
 
+def shares(c: Chain | Split | Experts) -> tuple[float, float]:
+    """Of peak and bandwidth, below what no whole step exceeds."""
+    return min(float(c.e), COMPUTE_CAP), min(float(c.h), BANDWIDTH_CAP)
+
+
 # by hand, from the constants
 
 @pytest.mark.parametrize(("m", "form", "compute", "weight"), [
@@ -54,11 +59,10 @@ def test_gemm_by_hand(m: float, form: str, compute: str, weight: float) -> None:
     k, n = 4096.0, 6144.0
     c = constants(H100, "gemm", form, "vllm").constants
     assert isinstance(c, Chain)
-    peak = float(H100.peak(compute)[0])
+    peak, (e, h) = float(H100.peak(compute)[0]), shares(c)
     blocks = max(m / 128, 1.0) * 48    # 6144/128 columns of tiles
     steps = 64.0                       # 4096/64 along k
-    terms = (2 * m * k * n / (c.e * peak),
-             (weight * k * n + weight * m * (k + n)) / (c.h * W),
+    terms = (2 * m * k * n / (e * peak), (weight * k * n + weight * m * (k + n)) / (h * W),
              c.tw * max(blocks / S, 1.0) + c.tau * max(blocks * steps / S, steps))
     o = gemm("x", 3.0, m, k, n, weight, weight, compute, form)
     t = clock().point(o)
@@ -74,10 +78,9 @@ def test_decode_attention_by_hand(n: float, keys: float) -> None:
     assert isinstance(c, Split)
     d = Deployment(LLAMA, H100, PLAIN)
     o, = attention_operations(d, LLAMA.layers[0], Segment(n, 1.0, keys, "decode"))
-    peak, tau = float(H100.peak("bf16")[0]), S / (c.beta * W)
+    peak, tau, (e, h) = float(H100.peak("bf16")[0]), S / (c.beta * W), shares(c)
     kv = n * 8 * keys * 512
-    terms = (2 * 256 * n * 8 * 16 * keys / (c.e * peak),
-             (kv + n * 32 * 256 * 2) / (c.h * W),
+    terms = (2 * 256 * n * 8 * 16 * keys / (e * peak), (kv + n * 32 * 256 * 2) / (h * W),
              c.tw * max(n * 8 / S, 1.0) + tau * max(kv / S, 256 * 512))
     once = c.t0 + norm(terms, float(c.p))
     assert clock().point(o).expected == pytest.approx(32 * once, rel=1e-12)
@@ -92,18 +95,18 @@ def test_experts_by_hand(tokens: float) -> None:
     d = Deployment(MIXTRAL, H100, PLAIN)
     o = next(o for o in pass_operations(d, [Segment(tokens, 1.0, 100.0, "decode")], tokens)
              if o.kind == "moe")
-    peak, H, F = float(H100.peak("bf16")[0]), 4096.0, 14336.0
+    peak, H, F, (e, h) = float(H100.peak("bf16")[0]), 4096.0, 14336.0, shares(c)
     active, rows = 8 * (1 - 0.75**tokens), 2 * tokens
     best = math.inf
     for height in (16.0, 64.0, 128.0):
         tiles, both = max(active, rows / height + active / 2), 0.0
         for wide, deep in ((2 * F, H), (H, F)):
-            one = max(2 * height * 128 * deep * S / (c.e * peak),
+            one = max(2 * height * 128 * deep * S / (e * peak),
                       (height + 128) * 2 * deep * S / (c.beta * W))
             both += math.ceil(tiles * math.ceil(wide / 128) / S) * one
         best = min(best, both)
     weights = active * 3 * H * F * 2
-    body = norm((best, weights / (c.h * W)), float(c.p))
+    body = norm((best, weights / (h * W)), float(c.p))
     moved = (c.cact * (tokens * 4 * H + rows * (4 * H + 6 * F))
              + c.c2 * rows * (2 * H + 6 * F)) / W
     once = o.launches * c.t0 + c.te * 8 / 64 + body + moved
@@ -348,8 +351,11 @@ def test_chunks_of_an_engine_keep_the_ceiling(batch: float, prompt: float) -> No
     assert a.ttft.ceiling == pytest.approx(b.ttft.ceiling, rel=1e-12)
     assert a.ttft.expected >= b.ttft.expected * (1 - 1e-12)
     assert a.prefill.detail.ceiling_compute <= a.prefill.detail.ceiling * (1 + 1e-12)
-    assert sum(t.ceiling for t in a.prefill.detail.operations) == pytest.approx(
-        a.prefill.detail.ceiling, rel=1e-12)
+    for field in ("ceiling", "ceiling_compute"):
+        assert sum(getattr(t, field) for t in a.prefill.detail.operations) == pytest.approx(
+            getattr(a.prefill.detail, field), rel=1e-12), field
+        assert getattr(a.prefill.detail, field) == pytest.approx(
+            getattr(b.prefill.detail, field), rel=1e-12), field
     asked = estimate(Deployment(LLAMA, Hardware.load("rtx-4090"), whole, chunk=512), w)
     assert asked.ttft.ceiling >= a.ttft.ceiling * (1 - 1e-12)
     if prompt > 512:
@@ -368,6 +374,22 @@ def test_chunks_of_an_engine_fill_a_pipeline(stages: int) -> None:
     one = estimate(Deployment(LLAMA, H100, chunked), w).ttft
     assert one.expected / stages < times[0].expected < one.expected
     assert one.ceiling / stages < times[0].ceiling < one.ceiling
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v2-lite", "mixtral-8x7b"])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_chunks_of_an_engine_are_the_sum_of_their_operations(name: str, stages: int) -> None:
+    d = Deployment(Model.load(name), H100, load_engine("llama.cpp").replace(prefill_chunk=512),
+                   parallelism=Parallelism(pp=stages))
+    prompts = np.array([100.0, 600.0, 3000.0, 9000.0])
+    together = estimate(d, Workload(4.0, prompts, 2)).prefill.detail
+    for i, prompt in enumerate(prompts):
+        detail = estimate(d, Workload(4.0, float(prompt), 2)).prefill.detail
+        for field in ("ceiling", "ceiling_compute"):
+            assert getattr(detail, field) == getattr(together, field)[i], field
+            if stages == 1:
+                assert sum(getattr(t, field) for t in detail.operations) == pytest.approx(
+                    getattr(detail, field), rel=1e-12), field
 
 
 def test_chunks_of_an_engine_give_way_to_those_asked_for() -> None:

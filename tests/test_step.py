@@ -327,7 +327,7 @@ def test_textbook_by_hand() -> None:
 
 
 def test_rows_of_data_parallel_experts_are_the_scalars() -> None:
-    # Replicas that are not all busy differ from row to row, also where the batch per replica doesn't.
+    # Replicas that aren't all busy differ from row to row, also where their batch doesn't.
     d = Deployment.of("deepseek-v3", "h200-sxm-141gb", weights="fp8", activations="fp8",
                       parallelism=Parallelism(tp=2, ep=8, dp=4))
     batch, prompt = np.array([3.0, 4.0, 6.0, 64.0, 64.0]), np.array([128.0, 99.0, 99.0, 4.0, 7.0])

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simulator.arrays import Array
+from simulator.arrays import Array, smaller
 from simulator.efficiency.constants import (
     Chain,
     Experts,
@@ -35,7 +35,10 @@ from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.strict_yaml import load_yaml
 
-# No kernel measured so far moves or computes faster than this share of the peak.
+# No published batch-1 decode moves more than this share of the peak bandwidth, and no prefill
+# computes more than this share of the right dense peak; the kernels of a whole step don't either.
+BANDWIDTH_CAP, COMPUTE_CAP = 0.92, 0.85
+# Caps of a single kernel on its own, in fits to its timings.
 FRACTION_CAP = 0.95
 
 # Which step of the fallback chain a level of the kernel constants is, for the whole device.
@@ -124,8 +127,8 @@ class Efficiency:
         own_e, own_h = h.compute_efficiency, h.bandwidth_efficiency
         return msgspec.structs.replace(
             base,
-            e=_capped((base.e if own_e is None else own_e) / compute),
-            h=_capped((base.h if own_h is None else own_h) / memory),
+            e=smaller((base.e if own_e is None else own_e) / compute, COMPUTE_CAP),
+            h=smaller((base.h if own_h is None else own_h) / memory, BANDWIDTH_CAP),
             t0=base.t0 * launch, tw=base.tw * launch, tau=base.tau * launch, te=base.te * launch)
 
     def _fitted(self, family: str, format: str) -> Found | None:
@@ -171,7 +174,7 @@ def _unified(found: Found, units: Array, bandwidth: Array) -> KernelConstants:
     if isinstance(c, Experts):
         return KernelConstants(c.e, c.h, c.t0, c.p, beta=c.beta, cact=c.cact, c2=c.c2, te=c.te)
     if isinstance(c, Pass):
-        return KernelConstants(FRACTION_CAP, c.h, c.t0, 2.0)
+        return KernelConstants(COMPUTE_CAP, c.h, c.t0, 2.0)
     raise TypeError(f"no kernel has constants of {type(c).__name__}")
 
 
@@ -183,11 +186,6 @@ def _prior_name(family: str, format: str) -> str:
         return ("gemm_weight_only" if format.endswith("-weight") else
                 "gemm_fp4" if format in ("nvfp4", "mxfp4") else "gemm_fp8")
     return "attention_prefill" if family == "mla_prefill" else family
-
-
-def _capped(fraction: Array) -> Array:
-    return min(fraction, FRACTION_CAP) if np.ndim(fraction) == 0 else np.minimum(
-        fraction, FRACTION_CAP)
 
 
 @lru_cache(maxsize=1)

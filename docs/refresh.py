@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 ACCURACY = (
-    "Median |ln(predicted/measured)|, mean over sources, of published figures that no constant was\n"
-    "fitted on (0.10 is about 10 %; `tokline validate`):")
+    "Median |ln(predicted/measured)|, mean over sources, of published figures that no constant\n"
+    "was fitted on (0.10 is about 10 %; `tokline validate`):")
 README = Path(__file__).resolve().parent.parent / "README.md"
 
 

@@ -123,8 +123,7 @@ class Clock:
         tiles = tuple(forms_moe.mean_tiles(x.active, x.rows, rows) for rows in forms_moe.TILE_ROWS)
         products = forms_moe.experts_compute(
             (tiles[0], tiles[1], tiles[2]), x.hidden, x.inner, x.gates, x.weight, k.e,
-            np.where(np.greater(k.beta, 0.0), k.beta, 1.0), C,
-            W, self.units)
+            np.where(np.greater(k.beta, 0.0), k.beta, 1.0), C, W, self.units, tiled=False)
         _, compute, memory, _ = overlapped(products, o.weights / (k.h * W), 0.0, k.p)
         moved = forms_moe.experts_traffic(x.tokens, x.top_k, x.rows, x.hidden, x.inner, k.cact,
                                           k.c2, W)

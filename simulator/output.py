@@ -150,7 +150,7 @@ def measured(e: Estimate) -> str:
     hardware, model = e.deployment.hardware, e.deployment.model
     points = points_of(hardware.name)
     if points is None and e.efficiency.level == "spec":
-        return f"no figure measured on {hardware.title}: what it reaches is the hardware file's word"
+        return f"no figure measured on {hardware.title}: its efficiency is the file's word"
     if points is None:
         return (f"no figure measured on {hardware.title}: its level is that of "
                 f"{_OWNERS.get(e.efficiency.known, 'another device')}")
@@ -162,6 +162,15 @@ def measured(e: Estimate) -> str:
     return said
 
 
+def _held(e: Estimate) -> str:
+    """What the factors of the range are known to hold."""
+    if e.efficiency.level == "spec":
+        return "is that of a measured device, not checked on this one"
+    if e.efficiency.known == "device":
+        return "held 80 % of measurements kept back from the fit"
+    return "is widened from what held 80 % on measured devices, not checked on this one"
+
+
 def basis(e: Estimate, causes: list[Cause]) -> dict[str, Any]:
     """What the range rests on, in words and as data."""
     level = e.efficiency.level
@@ -169,10 +178,10 @@ def basis(e: Estimate, causes: list[Cause]) -> dict[str, Any]:
     text = f"{_LEVELS[level]} ({e.efficiency.donor})"
     hardware = e.deployment.hardware
     if level != "ideal":
+        alone = whole(e.workload.batch) == 1 and e.deployment.devices == 1
         text += (f"; engine {e.deployment.engine.title} {e.deployment.engine.version}; "
-                 f"{measured(e)}; the range x{spread['decode']:g} on decode, "
-                 f"x{spread['prefill']:g} on prefill held 80 % of measurements kept back from "
-                 "the fit (docs/accuracy.md)")
+                 f"{measured(e)}; the range x{spread['one' if alone else 'decode']:g} on decode, "
+                 f"x{spread['prefill']:g} on prefill {_held(e)} (docs/accuracy.md)")
     if hardware.status in ("announced", "hypothetical"):
         text += f"; {hardware.title} is {hardware.status}: its figures are not a specification"
     if causes:

@@ -240,7 +240,9 @@ def _estimate(d: Deployment, w: Workload, price: float | None, operations: bool)
     mid, best, worst = runs
     spread = mid.efficiency.spread
     first = _phase_figure(mid.prefill, best.prefill, worst.prefill, spread["prefill"])
-    step = _phase_figure(mid.decode, best.decode, worst.decode, spread["decode"])
+    alone = (w.batch <= 1) & (d.devices == 1)
+    step = _phase_figure(mid.decode, best.decode, worst.decode,
+                         np.where(alone, spread["one"], spread["decode"]))
     one = w.output <= 1
     once = bool(np.any(one))
     if once:
@@ -298,7 +300,7 @@ def _stacked_runs(d: Deployment, hardware: Stack, w: Workload) -> tuple[_Run, _R
     return mid, best, worst
 
 
-def _phase_figure(mid: PassTime, best: PassTime, worst: PassTime, spread: float) -> Figure:
+def _phase_figure(mid: PassTime, best: PassTime, worst: PassTime, spread: Array) -> Figure:
     return Figure(
         ceiling=best.ceiling,
         expected=np.maximum(mid.expected, best.ceiling),

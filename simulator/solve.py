@@ -107,8 +107,9 @@ def knob(name: str, d: Deployment) -> Knob:
         raise InputError(f"--find: '{name}': hardware '{h.name}' states no {field}"
                          + ("; its kernels have constants of their own" if "efficiency" in name
                             or name == "layer-overhead" else ""))
-    limit = ((BANDWIDTH_CAP if "bandwidth" in name else COMPUTE_CAP) if "efficiency" in name else 0.0 if field in SMALLER_IS_FASTER
-             else math.inf)
+    limit = 0.0 if field in SMALLER_IS_FASTER else math.inf
+    if "efficiency" in name:
+        limit = BANDWIDTH_CAP if "bandwidth" in name else COMPUTE_CAP
     return Knob(name, float(value), limit, _field(field), form, h.ranges.get(field))
 
 

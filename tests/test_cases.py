@@ -31,7 +31,7 @@ def refused(**changes: Any) -> str:
     ({"metric": "tpot_ms", "batch": 1.0}, "batch1_decode", "tpot_ms"),
     ({"metric": "decode_tok_s_total", "batch": 1.0}, "batch1_decode", "decode_tok_s_total"),
     ({"metric": "tpot_ms", "batch": 1.0, "n_devices": 2}, "tpot", "tpot_served"),
-    ({"metric": "decode_tok_s_per_user"}, "tpot", "decode_tok_s_per_user"),
+    ({"metric": "decode_tok_s_per_user"}, "tpot", "rate_served"),
     ({"metric": "tpot_ms"}, "tpot", "tpot_served"),
     ({"metric": "tpot_ms", **STATIC}, "tpot", "tpot_ms"),
     ({"metric": "decode_tok_s_total"}, "static_throughput", "decode_tok_s_total"),
@@ -46,7 +46,7 @@ def refused(**changes: Any) -> str:
     ({"metric": "ttft_ms", "batch": 1.0}, "prefill", "ttft_ms"),
     ({"metric": "ttft_ms", "batch": 1.0, "input": 64.0}, "prefill_short", "ttft_ms"),
     ({"metric": "ttft_ms"}, "ttft", "ttft_served"),
-    ({"metric": "ttft_ms", "batch": 1.0, "rate": "0.5"}, "ttft", "ttft_served"),
+    ({"metric": "ttft_ms", "rate": "inf"}, "ttft", "ttft_served"),
     ({"metric": "ttft_ms", **STATIC}, "ttft", "prefill_ms"),
     ({"metric": "weights_gib"}, "memory", "weights_gib"),
 ])
@@ -75,6 +75,8 @@ def test_every_metric_has_a_phase() -> None:
 
 
 def test_a_metric_without_a_prediction() -> None:
+    assert "at a rate of their own" in refused(rate="2 req/s Poisson")
+    assert "n_devices says 4" in refused(hardware="8x H100", n_devices=4)
     assert refused(metric="mood") == "metric without a prediction: mood"
 
 

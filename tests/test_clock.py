@@ -103,7 +103,7 @@ def test_experts_by_hand(tokens: float) -> None:
         for wide, deep in ((2 * F, H), (H, F)):
             one = max(2 * height * 128 * deep * S / (e * peak),
                       (height + 128) * 2 * deep * S / (c.beta * W))
-            both += math.ceil(tiles * math.ceil(wide / 128) / S) * one
+            both += max(tiles * math.ceil(wide / 128) / S + 0.5, 1.0) * one
         best = min(best, both)
     weights = active * 3 * H * F * 2
     body = norm((best, weights / (h * W)), float(c.p))

@@ -21,7 +21,6 @@ from simulator.efficiency.kernel_formats import (
 from simulator.errors import InputError
 from simulator.formats import number_format
 from simulator.specs.catalogue import load_hardware
-from simulator.validation.timings import device
 
 # The package has a function of the same name.
 store = importlib.import_module("simulator.efficiency.constants")
@@ -63,7 +62,7 @@ def test_every_file_belongs_to_a_chip_of_the_index():
 @pytest.mark.parametrize("chip", CHIPS)
 def test_every_chip_is_known(chip):
     entry = store.index()["chips"][chip]
-    hardware = device(chip) if entry.get("variant") else load_hardware(chip)
+    hardware = load_hardware(chip)
     assert hardware is not None
     assert hardware.name == chip
     assert hardware.architecture == entry["architecture"]

@@ -23,6 +23,15 @@ from simulator.validation.names import UnknownError
     ("Raspberry Pi 5 CPU", "raspberry-pi-5"),
     ("Google TPU v5e", "tpu-v5e"),
     ("h100", "h100-sxm5-80gb"),
+    ("8x H100", "h100-sxm5-80gb"),
+    ("4xL40S", "l40s"),
+    ("H200 x8", "h200-sxm-141gb"),
+    ("TPU v5e-8", "tpu-v5e"),
+    ("GeForce RTX 5090 32GB", "rtx-5090-32gb"),
+    ("Apple M4 Max (128GB)", "apple-m4-max"),
+    ("M4 Max (40 core)", "apple-m4-max"),
+    ("MacBook Pro M4 Max 128GB 40-core GPU", "apple-m4-max"),
+    ("M2 Max 30-core GPU 64GB", "apple-m2-max-30core"),
 ])
 def test_devices(printed: str, name: str) -> None:
     assert names.hardware_of(printed).name == name
@@ -31,6 +40,7 @@ def test_devices(printed: str, name: str) -> None:
 @pytest.mark.parametrize("printed", [
     "NVIDIA H999 SXM", "NVIDIA 80GB GPU (A100 or H100, not stated)", "hosted API (together)",
     "NVIDIA H100 SXM 80GB (power-capped)", "NVIDIA GeForce RTX 4090 + RTX 3090 Ti",
+    "RTX 3090 48GB", "M4 Max 33-core GPU", "9x", "x8", "H100 x", "RTX 4090 + RTX 3090",
     "2x Intel Xeon Gold 6454S (DDR5-4800) + RTX 4090 (14GB used)", "System76 (Nvidia A400)"])
 def test_unknown_devices(printed: str) -> None:
     """A name that is nearly one of the catalogue is not that one."""
@@ -42,7 +52,7 @@ def test_unknown_devices(printed: str) -> None:
     ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b", ""),
     ("Llama 2 - 13B", "llama-2-13b", ""),
     ("meta-llama/Llama-2-7b-hf", "llama-2-7b", ""),
-    ("nvidia/Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b", ""),
+    ("nvidia/Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b", "fp8"),
     ("deepseek-ai/DeepSeek-R1", "deepseek-v3", ""),
     ("Mixtral 46.7B", "mixtral-8x7b", ""),
     ("llama-2-7b.Q4_0", "llama-2-7b", "q4_0"),
@@ -52,6 +62,13 @@ def test_unknown_devices(printed: str) -> None:
     ("gpt-oss-20b-F16", "gpt-oss-20b", "f16"),
     ("shisa-v2-llama3.1-8b.i1-Q4_K_M", "llama-3.1-8b", "i1-q4_k_m"),
     ("Qwen2.5-7B-Instruct", "qwen2.5-7b", ""),
+    ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "llama-3.1-8b", ""),
+    ("mlx-community/Llama-3.3-70B-Instruct-4bit", "llama-3.3-70b", "4bit"),
+    ("unsloth/Llama-3.3-70B-Instruct-bnb-4bit", "llama-3.3-70b", "bnb-4bit"),
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "llama-3.1-70b", "awq-int4"),
+    ("llama3.1", "llama-3.1-8b", ""),
+    ("LLaMA 7B v2", "llama-2-7b", ""),
+    ("llama 8B Q4_K - Medium", "llama-3.1-8b", "q4_k - medium"),
     ("Llama-2-7B (W2)", "llama-2-7b", ""),
 ])
 def test_models(printed: str, name: str, ending: str) -> None:
@@ -76,7 +93,8 @@ def test_unknown_models(printed: str) -> None:
     ("TensorRT-LLM", "0.9.0", "", "h100", "tensorrt-llm-static"),
     ("TensorRT-LLM", "0.14.0", "", "h100", "tensorrt-llm-0.14"),
     ("trtllm", "1.2.0rc6", "", "b200", "tensorrt-llm"),
-    ("llama.cpp", "", "2024-05", "rtx-4090", "llama.cpp"),
+    ("llama.cpp", "", "2024-05", "rtx-4090", "llama.cpp-2024"),
+    ("llama.cpp", "", "2025-08", "rtx-4090", "llama.cpp"),
     ("llama.cpp", "", "2024-05", "Apple M1 8-core GPU (68 GB/s)", "llama.cpp-metal"),
     ("llama.cpp", "", "2024-10", "AMD MI250", "llama.cpp-hip"),
     ("llama.cpp", "", "2024-10", "Intel PVC", "llama.cpp-sycl"),
@@ -86,6 +104,16 @@ def test_unknown_models(printed: str) -> None:
     ("AutoAWQ gemm", "", "2024", "rtx-4090", "autoawq"),
     ("AutoAWQ gemm", "", "2024", "CPU 48 cores Intel SPR 4th Gen Xeon", "ipex"),
     ("ExLlama v2", "", "2025", "rtx-4090", "exllamav2"),
+    ("TabbyAPI", "", "2025", "rtx-4090", "exllamav2"),
+    ("LM Studio", "", "2025-06", "rtx-4090", "llama.cpp"),
+    ("llama-cpp-python", "", "2025-06", "Apple M4 Max", "llama.cpp-metal"),
+    ("llama-bench (Vulkan)", "", "2025-06", "rtx-4090", "llama.cpp-vulkan"),
+    ("mlx-lm", "", "2025", "Apple M4 Max", "mlx"),
+    ("vLLM V1", "", "2025-01", "h100", "vllm"),
+    ("ROCm vLLM", "0.6.4", "", "mi300x", "vllm-0.6"),
+    ("Triton + TensorRT-LLM", "", "2025-06", "h100", "tensorrt-llm"),
+    ("NIM", "", "2025-06", "h100", "tensorrt-llm"),
+    ("Hugging Face transformers", "", "2025", "h100", "transformers"),
 ])
 def test_engines(engine: str, version: str, date: str, device: str, profile: str) -> None:
     assert names.engine_of(engine, version, date, device) == profile
@@ -111,6 +139,22 @@ def test_unknown_engines(printed: str) -> None:
     ("Q4_K_M", "", "q4_k_m", "fp16", "q6_k"),
     ("llama 7B Q4_K - Medium", "", "q4_k_m", "fp16", "q6_k"),
     ("Q8_0", "", "q8_0", "fp16", "q8_0"),
+    ("AWQ-4bit", "", "int4-g128-z4", "fp16", None),
+    ("AWQ INT4", "", "int4-g128-z4", "fp16", None),
+    ("awq_marlin", "", "int4-g128-z4", "fp16", None),
+    ("GPTQ-4bit", "", "int4-g128", "fp16", None),
+    ("4-bit", "", "int4-g128", "fp16", None),
+    ("fp8_e4m3", "", "fp8", "fp8", None),
+    ("FP8 (W8A8)", "", "fp8", "fp8", None),
+    ("W8A8-INT8", "", "int8", "int8", None),
+    ("fp16/bf16", "", "fp16", "fp16", None),
+    ("4.0bpw", "", "mix-4.0", "fp16", "q6_k"),
+    ("NF4", "", "nf4", "fp16", None),
+    ("Q3_K_L", "", "q3_k_l", "fp16", "q6_k"),
+    ("Q5_K_S", "", "q5_k_s", "fp16", "q6_k"),
+    ("IQ4_XS", "", "iq4_xs", "fp16", "q6_k"),
+    ("Q8", "", "q8_0", "fp16", "q8_0"),
+    ("", "4bit", "int4-g128", "fp16", None),
     ("", "q4_0", "q4_0", "fp16", "q6_k"),                  # what the model's name ends in
     ("", "i1-q4_k_m", "q4_k_m", "fp16", "q6_k"),
 ])
@@ -122,11 +166,24 @@ def test_formats(printed: str, ending: str, weights: str, activations: str,
 
 
 @pytest.mark.parametrize(("printed", "message"), [
-    ("", "not stated"), ("fp3", "without a rule: fp3"), ("16-bit", "without a rule"),
+    ("", "not stated"), ("fp3", "without a rule: fp3"), ("6-bit", "without a rule"),
+    ("iq9_x", "without a rule"),
     ("int4/int8 mix", "without a rule")])
 def test_unknown_formats(printed: str, message: str) -> None:
     with pytest.raises(UnknownError, match=message):
         names.formats_of(printed, "")
+
+
+@pytest.mark.parametrize(("printed", "stated", "count"), [
+    ("8x H100", 8, 8), ("8x H100", None, 8), ("H100", 8, 8), ("H100", None, None),
+    ("RTX 4090", 2, 2), ("7900 XTX", 1, 1), ("TPU v5e-8", None, 8)])
+def test_devices_counted_in_a_name(printed: str, stated: int | None, count: int | None) -> None:
+    assert names.devices_of(printed, stated) == count
+
+
+def test_a_name_that_counts_otherwise() -> None:
+    with pytest.raises(UnknownError, match="2x RTX 3090, and n_devices says 4"):
+        names.devices_of("2x RTX 3090", 4)
 
 
 def test_kv_formats() -> None:

@@ -28,4 +28,4 @@ def test_the_words() -> None:
     unknown = measured(estimate(Deployment.of("llama-2-7b", "rtx-5080-16gb")))
     assert unknown.startswith("no figure measured on")
     assert "its architecture" in unknown
-    assert "hardware file" in measured(estimate(Deployment.of("llama-2-7b", "mn-core-l1400")))
+    assert "file's word" in measured(estimate(Deployment.of("llama-2-7b", "mn-core-l1400")))

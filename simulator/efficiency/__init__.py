@@ -41,6 +41,9 @@ BANDWIDTH_CAP, COMPUTE_CAP = 0.92, 0.85
 # Caps of a single kernel on its own, in fits to its timings.
 FRACTION_CAP = 0.95
 
+# Share of bandwidth below which a fit of experts tells of back ends that nobody serves with.
+LEAST_OF_EXPERTS = 0.5
+
 # Which step of the fallback chain a level of the kernel constants is, for the whole device.
 _ORDER = ("chip", "architecture", "memory")
 # Families that every device has constants of its own for, where its kernels were timed.
@@ -85,7 +88,8 @@ class Efficiency:
     donor    whose constants they are
     known    whose end-to-end level the device has: device, architecture, vendor, memory or none
     units    compute units that kernels share; the donor's where the hardware file states none
-    spread   factor by which the truth may lie above or below, by phase
+    spread   factor by which the truth may lie above or below: prefill, decode, and decode of one
+             sequence on one device
     """
 
     def __init__(self, hardware: Hardware, engine: Engine) -> None:
@@ -134,11 +138,20 @@ class Efficiency:
     def _fitted(self, family: str, format: str) -> Found | None:
         if family == "ssm" or self._key is None:
             return None
+        if family == "elementwise" and format == "bf16":
+            format = "norm"    # one pass over its data, as any that has no timings of its own
         try:
             found = constants_of(self._key, family, format, self.engine.kernels)
+            if isinstance(found.constants, Experts) and min(
+                    found.constants.h, 2.0 * found.constants.e) < LEAST_OF_EXPERTS:
+                # What a library's slowest back ends pull its fit down to; engines choose others.
+                found = constants_of(self._key, family, format)
         except InputError:
             return None
-        return None if found.level == "generic" else found
+        if found.level == "generic" or (isinstance(found.constants, Experts)
+                                        and found.constants.h < LEAST_OF_EXPERTS):
+            return None
+        return found
 
     def _prior(self, family: str, format: str) -> KernelConstants:
         name = _prior_name(family, format)
@@ -201,10 +214,11 @@ def spreads() -> dict[str, Any]:
 
 def _spread(level: str, known: Level) -> dict[str, float]:
     if level == "ideal":
-        return {"prefill": 1.0, "decode": 1.0}
+        return {"prefill": 1.0, "decode": 1.0, "one": 1.0}
     # A statement in the hardware file is as good as its source: no better than a known device.
     how = "device" if level == "spec" else "none" if known.known == "memory" else known.known
-    return {phase: float(spreads()[phase][how]) for phase in ("prefill", "decode")}
+    return {phase: float(spreads()[name][how]) for phase, name in (
+        ("prefill", "prefill"), ("decode", "decode"), ("one", "batch1_decode"))}
 
 
 def _source(hardware: Hardware, engine: Engine, timed: bool) -> tuple[str, str, dict[str, Any]]:

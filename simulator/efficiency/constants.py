@@ -101,6 +101,9 @@ FAMILIES: dict[str, type[Constants]] = {
 # Times stand in the files in microseconds, in the structs in seconds.
 TIMES = frozenset({"t0", "tau", "tw", "te", "a0", "a1", "b0", "b1"})
 
+# Share of h that g has at least where it is borrowed.
+LEAST_CACHE = 0.5
+
 # Whose constants serve where no chip has a format measured: nearest kernels first.
 RELATED = {
     "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"), "nvfp4": ("mxfp4", "fp8", "bf16"),
@@ -115,7 +118,7 @@ RELATED = {
 MEMORY_DECIDES = frozenset({"elementwise"})
 
 # What picks the nearest chip: the sum of the logarithms of these ratios.
-SIZE = ("peak_bf16", "memory_bandwidth", "units", "narrow_over_bf16")
+SIZE = ("units", "narrow_over_bf16")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -161,13 +164,12 @@ def donor_key(h: Hardware) -> DonorKey:
     """What picks the donors of a device: its name, kind and sizes."""
     from simulator.efficiency.kernel_formats import peak
 
-    # A device with one figure changed, in a sweep or a search, keeps its donor: a better figure
-    # must never bring worse kernels.
+    # Neither bandwidth nor peak picks a donor: in a sweep over either, a better figure must never
+    # bring other kernels. Of what a device is made of, its units and formats tell it apart.
     h = _published(h)
     # The ratio of the narrowest format's peak to bf16 tells revisions of one architecture apart:
     # B300 and GB300 do attention faster than B200 and GB200, whose bf16 and bandwidth they share.
-    size = (peak(h, "bf16"), h.memory_bandwidth, h.units or 100.0,
-            peak(h, "fp4") / peak(h, "bf16"))
+    size = (h.units or 100.0, peak(h, "fp4") / peak(h, "bf16"))
     return (h.name, h.architecture, h.vendor, h.memory_class,
             tuple(math.log(float(x if isinstance(x, int | float) else np.median(x)))
                   for x in size))
@@ -188,17 +190,22 @@ def _find(name: str, architecture: str | None, vendor: str | None, memory: str |
           size: tuple[float, ...], family: str, format: str, library: str | None, first: int
           ) -> Found | None:
     chain = _chain(name, architecture, vendor, memory, size, family in MEMORY_DECIDES)
-    for wanted in (format, *RELATED.get(format, ())):
-        for level in LEVELS[first:]:
-            held = [(chip, load(chip)[family][wanted]) for chip in chain[level]
-                    if load(chip).get(family, {}).get(wanted)]
-            if held:
-                framework = (library or "default").split("/")[0]
-                chip, entry = next((x for x in held if framework in x[1]), held[0])
-                used, values = _of_library(chip, family, wanted, library, entry)
-                own = 1.0 + float(values.get("mape", 0.0)) / 100.0
-                return Found(build(family, values), level, chip, wanted, used,
-                             max(own, error(family, level)))
+    formats = (format, *RELATED.get(format, ()))
+    # A kernel of another format on a chip that is like it is nearer than what all chips share.
+    places = [(wanted, level) for wanted in formats for level in LEVELS[first:-1]]
+    for wanted, level in (*places, *((wanted, LEVELS[-1]) for wanted in formats)):
+        held = [(chip, load(chip)[family][wanted]) for chip in chain[level]
+                if load(chip).get(family, {}).get(wanted)]
+        if held:
+            framework = (library or "default").split("/")[0]
+            chip, entry = next((x for x in held if framework in x[1]), held[0])
+            used, values = _of_library(chip, family, wanted, library, entry)
+            if level != "chip" and "g" in values:
+                # What few timings say of a chip's cache is not lent to another.
+                values = values | {"g": max(values["g"], LEAST_CACHE * values["h"])}
+            own = 1.0 + float(values.get("mape", 0.0)) / 100.0
+            return Found(build(family, values), level, chip, wanted, used,
+                         max(own, error(family, level)))
     return None
 
 

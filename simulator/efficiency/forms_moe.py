@@ -24,25 +24,30 @@ def mean_tiles(active: Array, rows: Array, height: Array) -> Array:
 
 
 def grouped_gemm(T: Array, height: float, n: Array, k: Array, weight: Array, e: Array, beta: Array,
-                 P: Array, W: Array, S: Array) -> Array:
-    """Time [s] of T tiles of `height` rows by n columns in whole waves over S units.
+                 P: Array, W: Array, S: Array, tiled: bool = True) -> Array:
+    """Time [s] of T tiles of `height` rows by n columns in waves over S units.
 
-    A tile takes its FLOPs at a unit's share of eP or its operands at beta shares of W.
+    A tile takes its FLOPs at a unit's share of eP or its operands at beta shares of W. Waves are
+    whole; not `tiled`, half a wave is left over on the average, so that one more token costs its
+    share.
     """
     compute = 2.0 * height * TILE * k * S / (e * P)
     operands = (height + TILE) * weight * k * S / (beta * W)
-    return np.ceil(T * np.ceil(n / TILE) / S) * np.maximum(compute, operands)
+    filled = T * np.ceil(n / TILE) / S
+    steps = np.ceil(filled) if tiled else np.maximum(filled + 0.5, 1.0)
+    return steps * np.maximum(compute, operands)
 
 
 def experts_compute(tiles: tuple[Array, Array, Array], H: Array, inner: Array, gates: Array,
-                    weight: Array, e: Array, beta: Array, P: Array, W: Array, S: Array) -> Array:
+                    weight: Array, e: Array, beta: Array, P: Array, W: Array, S: Array,
+                    tiled: bool = True) -> Array:
     """Time [s] of both grouped GEMMs at the best of the three tile heights.
 
     gates   matrices that lead into the experts' width: 2 with a gate, else 1
     """
     def both(T: Array, height: float) -> Array:
-        return (grouped_gemm(T, height, gates * inner, H, weight, e, beta, P, W, S)
-                + grouped_gemm(T, height, H, inner, weight, e, beta, P, W, S))
+        return (grouped_gemm(T, height, gates * inner, H, weight, e, beta, P, W, S, tiled)
+                + grouped_gemm(T, height, H, inner, weight, e, beta, P, W, S, tiled))
 
     first, second, third = (both(T, x) for T, x in zip(tiles, TILE_ROWS, strict=True))
     return np.minimum(first, np.minimum(second, third))

@@ -57,6 +57,10 @@ def levels(table: dict[str, Any]) -> Iterator[None]:
         _instead.reset(token)
 
 
+# Rows of a device from which its own level counts as known.
+FEWEST_ROWS = 3
+
+
 def owners(hardware: Hardware) -> list[tuple[str, str]]:
     """(kind, name) of whose level holds, the nearest first."""
     memory = hardware.memory_class or "other"
@@ -68,7 +72,7 @@ def level_of(hardware: Hardware) -> Level:
     """The level of a device, or of what it is most like."""
     for kind, name in owners(hardware):
         entry = table_in_use().get(kind, {}).get(name)
-        if entry is not None:
+        if entry is not None and entry.get("rows", FEWEST_ROWS) >= FEWEST_ROWS:
             return Level(entry["memory"], entry["compute"], name, kind)
     return Level()
 

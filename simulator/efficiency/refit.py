@@ -115,21 +115,19 @@ def write(path: Path, data: Nested) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def write_index(path: Path, devices: dict[str, Hardware], variants: frozenset[str],
+def write_index(path: Path, devices: dict[str, Hardware],
                 errors: Mapping[str, Mapping[Level, float]]) -> None:
     """Chips with constants, what picks the nearest of them, and the errors of the levels."""
-    lines = ["# Chips with fitted kernel constants, and what picks the nearest of them. `variant`:",
-             "# not in the catalogue (simulator/validation/timing_names.yaml has its figures).",
+    lines = ["# Chips with fitted kernel constants, and what picks the nearest of them.",
              "chips:"]
     for name in sorted(devices):
         h = devices[name]
-        mark = ", variant: true" if name in variants else ""
         lines.append(
             f"  {name}: {{architecture: {h.architecture}, vendor: {h.vendor}, memory_class: "
             f"{h.memory_class},\n    peak_bf16: {float(np.median(peak(h, 'bf16'))):.4g}, "
             f"memory_bandwidth: {float(np.median(h.memory_bandwidth)):.4g}, units: "
             f"{float(np.median(h.units or 100.0)):g}, narrow_over_bf16: "
-            f"{float(np.median(peak(h, 'fp4') / peak(h, 'bf16'))):.3g}{mark}}}")
+            f"{float(np.median(peak(h, 'fp4') / peak(h, 'bf16'))):.3g}}}")
     lines += ["",
               "# Typical factor by which a time misses at each level: 1 + the median over groups",
               "# (hardware x framework x kernel x format) of the mean absolute error, each group",
@@ -228,12 +226,11 @@ def refit(files: Sequence[Path], out: Path, published: Path | None = None) -> No
         write(out / f"{name}.yaml", main_part)
         write(out / f"{name}.kernels.yaml", kernels)
     write(out / "generic.yaml", fit_generic(table, devices))
-    variants = frozenset(timings.names()["variants"])
     flat = {f: dict.fromkeys(LEVELS, 1.0) for f in FAMILIES}
-    write_index(out / "index.yaml", devices, variants, flat)
+    write_index(out / "index.yaml", devices, flat)
     with reading(out):
         errors = transfer_errors(table, devices)
-    write_index(out / "index.yaml", devices, variants, flat | errors)
+    write_index(out / "index.yaml", devices, flat | errors)
 
 
 if __name__ == "__main__":

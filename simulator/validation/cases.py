@@ -8,7 +8,7 @@ short prefills and memory.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.deployment import Deployment, Parallelism
 from simulator.errors import InputError
@@ -113,7 +113,10 @@ def case_of(index: int, row: Row) -> Case:
         raise UnknownError("prefill and decode on different workers, whose counts aren't stated")
     if SPECULATION.search(row.notes):
         raise UnknownError("speculative decoding, whose acceptance isn't stated")
+    if row.rate and not row.rate.lower().startswith(("inf", "offline", "burst")):
+        raise UnknownError("requests arrive at a rate of their own, not in a closed loop")
     hardware = names.hardware_of(row.hardware)
+    row = replace(row, n_devices=names.devices_of(row.hardware, row.n_devices))
     threads = THREADS.search(row.notes)
     if threads and names.is_cpu(hardware) and float(threads.group(1)) < (hardware.units or 0):
         raise UnknownError("ran on some of the processor's cores")
@@ -142,6 +145,8 @@ def _lengths(row: Row) -> tuple[float | None, bool, float, float, str]:
     assumed = "" if stated else f"lengths not stated, {UNSTATED:.0f} + {UNSTATED:.0f} assumed"
     if not row.date and not row.version:
         assumed = f"{assumed}; engine version not stated".removeprefix("; ")
+    if (row.n_devices or 1) > 1 and row.tp is None and row.pp is None:
+        assumed = f"{assumed}; all devices share the model".removeprefix("; ")
     return (batch, stated, UNSTATED if given_in is None else given_in,
             UNSTATED if given_out is None else given_out, assumed)
 
@@ -162,7 +167,8 @@ def _phase(row: Row, setup: Setup, batch: float | None, prompt: float) -> tuple[
     if metric in ("decode_tok_s_per_user", "tpot_ms"):
         if one:
             return "batch1_decode", metric
-        return "tpot", metric if not (engine.continuous and metric == "tpot_ms") else "tpot_served"
+        served = {"tpot_ms": "tpot_served", "decode_tok_s_per_user": "rate_served"}
+        return "tpot", served[metric] if engine.continuous else metric
     if metric == "decode_tok_s_total":
         return ("batch1_decode" if one else "static_throughput"), metric
     if batch is None or row.rate.lower().startswith(("inf", "offline")):

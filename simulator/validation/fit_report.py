@@ -145,7 +145,7 @@ def write_levels(constants: Constants, rows: Mapping[str, int]) -> None:
                                 "# architecture, else of its vendor's class of memory.").rstrip()]
     for kind, entries in constants.levels.items():
         lines.append(f"{kind}:")
-        lines += [f"  {name}: memory={entry['memory']:.3f} compute={entry['compute']:.3f}"
+        lines += [f"  {name}: " + " ".join(f"{part}={v:.3f}" for part, v in entry.items())
                   + (f" rows={rows.get(name, 0)}" if kind == "device" else "")
                   for name, entry in sorted(entries.items()) if name != "other"]
     lines.append("link:")

@@ -17,6 +17,9 @@ from simulator.specs.hardware import Hardware
 from simulator.specs.model import Model
 from simulator.specs.strict_yaml import load_yaml
 
+# A printed memory is the catalogue's within this: of 48 GB some cards leave 45.
+SAME_MEMORY = 0.07
+
 
 class UnknownError(InputError):
     """A printed name that can't be mapped; the reason for not covering a row."""
@@ -28,10 +31,28 @@ def rules() -> dict[str, Any]:
     return load_yaml(Path(__file__).with_name("names.yaml"))
 
 
+def _counted(printed: str) -> tuple[str, int | None]:
+    """A device's name on its own, and how many of them the printed form counts."""
+    text = printed.strip().lower()
+    for pattern in rules()["counts"]:
+        match = re.fullmatch(pattern, text)
+        if match is not None:
+            return match.group("name").strip(), int(match.group("count"))
+    return text, None
+
+
+def devices_of(printed: str, stated: int | None) -> int | None:
+    """Devices of a row; UnknownError where its name counts others than its column."""
+    count = _counted(printed)[1]
+    if count is not None and stated is not None and count != stated:
+        raise UnknownError(f"{printed}, and n_devices says {stated}")
+    return count if stated is None else stated
+
+
 @lru_cache(maxsize=4096)
 def hardware_of(printed: str) -> Hardware:
     """The device that a source's name for it means."""
-    text = printed.strip().lower()
+    text = _counted(printed)[0]
     candidates = [rules()["hardware"].get(text), text]
     for pattern in rules()["hardware_patterns"]:
         match = re.match(pattern, text)
@@ -40,19 +61,49 @@ def hardware_of(printed: str) -> Hardware:
     for name in candidates:
         if name and find("hardware", name) is not None:
             return load_hardware(name)
-    raise UnknownError(f"device not in the catalogue: {printed}")
+    found = _of_size(text)
+    if found is None:
+        raise UnknownError(f"device not in the catalogue: {printed}")
+    return found
 
 
-def _shorter(name: str) -> list[str]:
-    """A model's name without its organisation and the endings that don't change its shape."""
-    found = [name]
+def _of_size(text: str) -> Hardware | None:
+    """Device printed with its cores or memory behind the name, where the catalogue's has as many.
+
+    The memory of a device that shares it with its host is the machine's choice, and may be any.
+    """
+    match = re.fullmatch(rules()["device_sizes"], text)
+    if match is None:
+        return None
+    for name in filter(None, (match["cores"] and f"{match['name']} {match['cores']}-core",
+                              match["name"])):
+        if find("hardware", name) is None:
+            continue
+        hardware = load_hardware(name)
+        memory = float(match["memory"] or 0.0) * 1e9
+        cores = float(match["cores"] or 0.0)
+        shared = hardware.memory_class == "lpddr"
+        if cores not in (0.0, hardware.units or 0.0):
+            continue
+        if shared or memory == 0.0 or abs(memory / hardware.memory_capacity - 1.0) < SAME_MEMORY:
+            return hardware
+    return None
+
+
+def _shorter(name: str) -> tuple[list[str], str]:
+    """A model's name without its organisation and the endings that don't change its shape, and
+    the one of those endings that tells a number format."""
+    found, written = [name], ""
     if "/" in name:
         found.append(name.rsplit("/", 1)[1])
     slug = found[-1]
     while (cut := re.sub(rules()["same_shape"], "", slug)) != slug:
+        ending = slug[len(cut):].lstrip("-")
+        if not written and _format_rule(ending) is not None:
+            written = ending
         slug = cut
         found.append(slug)
-    return found
+    return found, written
 
 
 @lru_cache(maxsize=4096)
@@ -61,10 +112,11 @@ def model_of(printed: str) -> tuple[Model, str]:
     name = printed.strip().lower().replace(" ", "-").replace("_", "-")
     whole = printed.strip().lower()
     ending = re.search(rules()["gguf_ending"], whole)
-    written = "" if ending is None else ending.group(0).lstrip(".-").removeprefix("ud-")
-    names = [whole, *_shorter(name)]
+    shorter, written = _shorter(name)
+    names = [whole, *shorter]
     if ending is not None:
-        names += _shorter(whole[: ending.start()].replace(" ", "-"))
+        written = ending.group(0).lstrip(" .-").removeprefix("ud-")
+        names += _shorter(whole[: ending.start()].replace(" ", "-"))[0]
     for candidate in [rules()["models"].get(name, name) for name in names]:
         if find("models", candidate) is not None:
             return load_model(candidate), written
@@ -95,6 +147,8 @@ def is_cpu(hardware: Hardware) -> bool:
 def engine_of(printed: str, version: str, date: str, device: str) -> str:
     """Name of the engine profile, by engine, version or else date, and device."""
     text, number = printed.strip().lower(), _version(version) or _version(printed)
+    for alias in rules()["engine_aliases"]:
+        text = re.sub(alias["match"], alias["engine"], text)
     hardware = hardware_of(device)
     for rule in rules()["engines"]:
         if re.search(rule["match"], text) is None:
@@ -112,6 +166,15 @@ def engine_of(printed: str, version: str, date: str, device: str) -> str:
     raise UnknownError(f"engine without a profile: {printed or 'not stated'}")
 
 
+def _format_rule(text: str) -> dict[str, str] | None:
+    for rule in rules()["formats"]:
+        match = re.search(rule["match"], text) if text else None
+        if match is not None:
+            return {key: rule[key].format(**match.groupdict())
+                    for key in ("weights", "activations", "head") if key in rule}
+    return None
+
+
 @lru_cache(maxsize=4096)
 def formats_of(printed: str, ending: str) -> dict[str, str]:
     """weights, activations and (where they are quantised too) head, of a printed format.
@@ -119,11 +182,9 @@ def formats_of(printed: str, ending: str) -> dict[str, str]:
     `ending` is what the model's name ends in; it tells what the format leaves open.
     """
     for text in (printed.strip().lower(), ending):
-        for rule in rules()["formats"]:
-            match = re.search(rule["match"], text) if text else None
-            if match is not None:
-                return {key: rule[key].format(**match.groupdict())
-                        for key in ("weights", "activations", "head") if key in rule}
+        found = _format_rule(text)
+        if found is not None:
+            return found
     if not printed.strip():
         raise UnknownError("number format of the weights not stated")
     raise UnknownError(f"number format without a rule: {printed}")
@@ -151,5 +212,5 @@ def length_of(value: float | str | None) -> float | None:
     return float(known)
 
 
-__all__ = ["UnknownError", "engine_of", "formats_of", "hardware_of", "is_cpu", "kv_format_of",
-           "length_of", "model_of", "rules"]
+__all__ = ["UnknownError", "devices_of", "engine_of", "formats_of", "hardware_of", "is_cpu",
+           "kv_format_of", "length_of", "model_of", "rules"]

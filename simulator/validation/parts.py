@@ -79,6 +79,7 @@ class Parts:
     shared: Pass
     flight: Array
     users: Array
+    replicas: Array
     prompt: Array
     output: Array
     layers: Array
@@ -99,12 +100,13 @@ class Parts:
         step = self.step.time((at_few_rows, *factors[1:]), host, self.hidden)
         whole, one, shared = (p.time(factors, host, self.hidden)
                               for p in (self.whole, self.one, self.shared))
-        return Terms(step, whole, one, shared, self.flight, self.users, self.prompt, self.output)
+        return Terms(step, whole, one, shared, self.flight, self.users, self.replicas, self.prompt,
+                     self.output)
 
     def ceilings(self) -> Terms:
         """The ceilings."""
         return Terms(self.step.ceiling, self.whole.ceiling, self.one.ceiling, self.shared.ceiling,
-                     self.flight, self.users, self.prompt, self.output)
+                     self.flight, self.users, self.replicas, self.prompt, self.output)
 
 
 def _parts(p: PassTime, n: int, places: slice, by: Array, passes: Array, sequences: Array
@@ -139,6 +141,7 @@ def _of_setup(plain: Deployment, mine: Sequence[Case], scales: Mapping[str, floa
         "one": _parts(first, n, slice(n, 2 * n), 1.0, chunks, ones),
         "shared": _parts(first, n, slice(2 * n, 3 * n), side, chunks / side, side),
         "flight": flight, "users": users, "prompt": prompt, "output": output,
+        "replicas": ones * d.parallelism.dp,
         "layers": ones * d.model.layer_count, "hidden": np.full(n, plain.engine.async_host),
         "figure": np.array([c.figure for c in mine]),
         "full": np.array([c.phase == "max_throughput" for c in mine]),

@@ -33,7 +33,7 @@ class Terms:
     whole     prefill of all sequences in flight, at once
     one       prefill of one prompt alone
     shared    prefill of one prompt, as its share of a pass with others
-    flight    sequences in flight; users: sequences asked for
+    flight    sequences in flight; users: sequences asked for; replicas that share them
     """
 
     step: Array
@@ -42,6 +42,7 @@ class Terms:
     shared: Array
     flight: Array
     users: Array
+    replicas: Array
     prompt: Array
     output: Array
 
@@ -109,7 +110,7 @@ def terms_of(d: Deployment, cases: Sequence[Case]) -> tuple[Terms, Terms]:
     def terms(first: Array, step: Array) -> Terms:
         first, step = (np.broadcast_to(np.asarray(x, float), (3 * n,)) for x in (first, step))
         return Terms(step[:n], first[:n], first[n:2 * n], first[2 * n:] / side, flight, users,
-                     prompt, output)
+                     np.full(n, float(d.parallelism.dp)), prompt, output)
 
     return (terms(e.prefill.time.expected, e.decode.time.expected),
             terms(e.prefill.time.ceiling, e.decode.time.ceiling))
@@ -121,8 +122,9 @@ def figures(t: Terms, s: Serving, figure: Array, full: Array) -> Array:
     """
     request = t.whole + (t.output - 1.0) * t.step
     waves = t.users / t.flight
-    tpot = closed_loop.time_per_output_token(t.step, t.one, t.flight, t.output, s.interference)
-    ttft = (closed_loop.time_to_first_token(s.request_time, t.one, t.step, t.flight,
+    beside = np.maximum(t.flight / t.replicas, 1.0)
+    tpot = closed_loop.time_per_output_token(t.step, t.one, beside, t.output, s.interference)
+    ttft = (closed_loop.time_to_first_token(s.request_time, t.one, t.step, beside,
                                             s.queue_steps, s.burst)
             + s.waits * closed_loop.queue_wait(t.users, t.flight, t.one + t.output * tpot))
     offline = s.fill * closed_loop.saturated_request_rate(
@@ -132,7 +134,7 @@ def figures(t: Terms, s: Serving, figure: Array, full: Array) -> Array:
     requests = np.where(full, offline, t.flight / request)
     values = {
         "decode_tok_s_per_user": 1.0 / t.step, "decode_tok_s_total": t.flight / t.step,
-        "tpot_ms": 1e3 * t.step, "tpot_served": 1e3 * tpot,
+        "tpot_ms": 1e3 * t.step, "tpot_served": 1e3 * tpot, "rate_served": 1.0 / tpot,
         "prefill_ms": 1e3 * t.whole * waves, "ttft_ms": 1e3 * (s.request_time + t.whole),
         "ttft_served": 1e3 * ttft, "ttft_alone": 1e3 * t.one,
         "prefill_tok_s": t.flight * t.prompt / t.whole,

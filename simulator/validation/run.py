@@ -14,7 +14,7 @@ from simulator.efficiency.levels import level_of
 from simulator.specs.strict_yaml import load_yaml
 from simulator.validation import names
 from simulator.validation.cases import Case, cases_of
-from simulator.validation.measurements import SIZES, Row, read_rows
+from simulator.validation.measurements import RATES, SIZES, TIMES, Row, read_rows
 from simulator.validation.predict import predict
 from simulator.validation.scores import Score, Scored, by_phase, by_source, score, worst
 from simulator.validation.split import fitted_groups
@@ -79,8 +79,13 @@ def validate(files: Sequence[str | Path] = (), include_fitted: bool = False) -> 
     scored = []
     for case, value, bound in zip(cases, found.expected, found.ceiling, strict=True):
         factor = spread_of(case)
-        scored.append(Scored(case, float(value), float(value / factor), float(value * factor),
-                             float(bound), case.row.group in known, case.row.group in ranged))
+        low, high = float(value / factor), float(value * factor)
+        if case.row.metric in RATES:
+            high = min(high, max(float(bound), float(value)))
+        elif case.row.metric in TIMES:
+            low = max(low, min(float(bound), float(value)))
+        scored.append(Scored(case, float(value), low, high, float(bound),
+                             case.row.group in known, case.row.group in ranged))
     c = [s for s in scored if s.case.row.quality == "C"]
     used = [s for s in scored if s.fitted and s.case.row.quality != "C"
             and s.case.phase != "memory"]

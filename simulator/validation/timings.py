@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from simulator.arrays import Array
@@ -64,11 +63,6 @@ def names() -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def device(name: str) -> Hardware | None:
     """Device that a table calls `name`; None where the catalogue has none."""
-    variant = names()["variants"].get(name)
-    if variant is not None:
-        changes = {k: v for k, v in variant.items() if k != "of"}
-        base: Hardware = load_hardware(variant["of"])
-        return msgspec.structs.replace(base, name=name, title=name.upper(), aliases=(), **changes)
     try:
         return load_hardware(names()["hardware"].get(name, name))
     except InputError:

@@ -191,7 +191,13 @@ class Deployment:
     def compute(self, role: str) -> str:
         """Precision at which the matrix unit multiplies the weights of a role."""
         compute = compute_format(self.weight_format(role), self.activation_format)
-        return FP16_SUMS if self.engine.fp16_accumulate and compute in ("fp16", "bf16") else compute
+        if not (self.engine.fp16_accumulate and compute in ("fp16", "bf16")):
+            return compute
+        h = self.hardware
+        if h.peak_fp16 is None and h.peak_bf16 is None and h.peak_int8 is not None and (
+                self.weight_format(role).bits < 16):
+            return "int8"    # such engines quantise the input too, and take integer dot products
+        return FP16_SUMS
 
     @property
     def prefill_chunk(self) -> int | None:

@@ -116,6 +116,7 @@ def test_contradictory_degrees() -> None:
     assert "tp 3 x pp 1 doesn't make the 8 devices" in refused(n_devices=8, tp=3)
     assert "ep 3 doesn't divide tp 8" in refused(n_devices=8, tp=8, ep=3)
     assert "no devices" in refused(n_devices=0)
+    assert refused(n_devices=1, tp=8) == "tp 8 is more than the 1 devices stated"
     said = refused(hardware="NVIDIA H200 SXM 141GB", n_devices=64, tp=64, ep=8,
                    model="DeepSeek-R1", weights="fp8")
     assert "printed as tp x ep?" in said

@@ -80,7 +80,7 @@ def check(k: KernelConstants) -> None:
 def test_ideal_is_physics() -> None:
     ideal = of(engine=load_engine("ideal"))
     assert ideal.level == "ideal"
-    assert ideal.spread == {"prefill": 1.0, "decode": 1.0}
+    assert ideal.spread == {"prefill": 1.0, "decode": 1.0, "one": 1.0}
     assert all(ideal.kernel(*pair, p) == IDEAL for pair in ALL for p in PHASES)
     assert IDEAL.p is None
     assert not IDEAL.chained
@@ -183,7 +183,8 @@ def test_a_better_chip_without_units_is_not_slower() -> None:
 
 def test_the_range_is_that_of_who_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     by = {"device": 1.1, "architecture": 1.2, "vendor": 1.3, "none": 1.4}
-    table = {"decode": by, "prefill": {k: v + 1 for k, v in by.items()}}
+    table = {"decode": by, "prefill": {k: v + 1 for k, v in by.items()},
+             "batch1_decode": {k: v + 2 for k, v in by.items()}}
     monkeypatch.setattr(simulator.efficiency, "spreads", lambda: table)
     entry = {"memory": 1.0, "compute": 1.0}
     with levels({"device": {"h100-sxm5-80gb": entry}, "architecture": {"hopper": entry},
@@ -192,6 +193,7 @@ def test_the_range_is_that_of_who_is_known(monkeypatch: pytest.MonkeyPatch) -> N
                  of({"memory_class": "hbm"}), of({"bandwidth_efficiency": 0.5})]
     assert [e.spread["decode"] for e in chain] == [1.1, 1.2, 1.3, 1.4, 1.4, 1.1]
     assert [e.spread["prefill"] for e in chain] == [2.1, 2.2, 2.3, 2.4, 2.4, 2.1]
+    assert [e.spread["one"] for e in chain] == [3.1, 3.2, 3.3, 3.4, 3.4, 3.1]
     assert [e.known for e in chain] == ["device", "architecture", "vendor", "none", "memory",
                                         "none"]
 
@@ -366,3 +368,21 @@ def test_constants_are_finite_numbers() -> None:
     for pair in ALL:
         values = msgspec.structs.astuple(named("h100").kernel(*pair))
         assert all(isinstance(v, float | int) and math.isfinite(v) for v in values), pair
+
+
+def test_fp32_has_the_kernels_of_bf16() -> None:
+    """Its own timings are of eager calls: 50 us of them are the processor's."""
+    engine = load_engine("vllm")
+    for chip in ("h100-sxm5-80gb", "a100-pcie-40gb", "v100-pcie-32gb"):
+        known = Efficiency(Hardware.load(chip), engine)
+        assert known.kernel("gemm", "fp32") == known.kernel("gemm", "bf16")
+
+
+@pytest.mark.parametrize(("twin", "of_it"), [("a800-sxm4-80gb", "a100-sxm4-80gb"),
+                                             ("h800-sxm-80gb", "h100-sxm5-80gb")])
+def test_the_same_silicon_has_nearly_the_same_kernels(twin: str, of_it: str) -> None:
+    """Their links alone differ."""
+    engine = load_engine("vllm")
+    one, other = (Efficiency(Hardware.load(h), engine).kernel("gemm") for h in (twin, of_it))
+    assert one.h == pytest.approx(other.h, rel=0.06)
+    assert one.e == pytest.approx(other.e, rel=0.06)

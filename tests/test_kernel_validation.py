@@ -72,7 +72,7 @@ def test_json(table, capsys):
     classes = {s["class"]: s for s in result["summary"]}
     assert classes["gemm bf16"]["mape"] == gemm["mape"]
     assert classes["collectives NVLink"]["groups"] == 1
-    assert result["not_covered"] == {"hardware not in the catalogue": 1,
+    assert result["not_covered"] == {"hardware not in the catalogue: abacus": 1,
                                      "operation without a form": 1}
 
 
@@ -131,7 +131,8 @@ def test_exclusions(tmp_path):
     decode = {"hardware": "b60", "framework": "vllm", "op": "attention_decode",
               "dtype_a": "bfloat16", "dtype_kv": "bfloat16", "batch": 8, "q_len": 1, "kv_len": 1024,
               "n_heads": 8, "n_kv_heads": 8, "head_dim": 128, "time_us": 20}
-    rows = [base | {"dtype_w": "fp8_block"}, base | {"m": 7, "hardware": "a800"}, base | {"n": 64},
+    gaps = {"hardware": "a800", "source": "NetX-lab/Frontier (MIT)"}
+    rows = [base | {"dtype_w": "fp8_block"}, base | gaps | {"m": 7}, base | {"n": 64},
             base, base | {"framework_version": "2"}, base | {"m": 3, "time_us": 0}, decode,
             decode | {"hardware": "h100_sxm", "window": 128},
             {"hardware": "l40s", "framework": "vllm", "op": "allreduce", "tp": 8, "time_us": 1e6,
@@ -143,6 +144,15 @@ def test_exclusions(tmp_path):
         "fallback attention kernel off the roofline": 1,
         "link topology other than the device's": 1, "shape outside of LLM serving": 2,
         "the same row again in another version of the table": 1}
+
+
+def test_a_chip_is_not_left_out_for_the_faults_of_one_table(tmp_path):
+    """Frontier's A800 traces hold launch gaps; another's A800 counts, and fp16 is a format."""
+    row = _gemm_rows()[30] | {"hardware": "a800", "source": "mine", "dtype_w": "fp16",
+                              "dtype_a": "fp16"}
+    kept, reasons = timings.prepare(timings.read([_write(tmp_path / "x.csv", [row])]))
+    assert (len(kept), reasons) == (1, {})
+    assert (kept["chip"].iloc[0], kept["format"].iloc[0]) == ("a800-sxm4-80gb", "bf16")
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [

@@ -105,6 +105,13 @@ def test_files_that_hold_no_rows(tmp_path: Path, content: bytes, message: str) -
     assert message in refused(path)
 
 
+def test_a_quote_that_never_closes(tmp_path: Path) -> None:
+    """It would swallow the rows below it."""
+    path = tmp_path / "m.csv"
+    path.write_text('source,hardware,model,metric,value\n"a,h100,m,req_s,2\nb,h100,m,req_s,3\n')
+    assert "unexpected end of data" in refused(path)
+
+
 def test_no_file(tmp_path: Path) -> None:
     assert "is a folder" in refused(tmp_path)
     assert "can't be read" in refused(tmp_path / "none.csv")
@@ -116,6 +123,8 @@ def test_no_file(tmp_path: Path) -> None:
     ("value", "-3", "must be above 0"),
     ("value", "nan", "not finite"),
     ("value", "inf", "not finite"),
+    ("value", "1e300", "between 1e-09 and 1e+15"),
+    ("value", "1e-300", "between 1e-09 and 1e+15"),
     ("value", "fast", "'fast' is not a number"),
     ("value", "", "empty"),
     ("hardware", "", "empty"),
@@ -127,6 +136,8 @@ def test_no_file(tmp_path: Path) -> None:
     ("pp", "two", "'two' is not a number"),
     ("ep", "1e9", "is not a count"),
     ("batch_or_concurrency", "-1", "between 0 and 1e9"),
+    ("batch_or_concurrency", "nan", "not finite"),
+    ("output_len", "inf", "not finite"),
     ("input_len", "-5", "between 0 and 1e9"),
     ("output_len", "1e12", "between 0 and 1e9"),
 ])

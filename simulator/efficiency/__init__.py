@@ -140,6 +140,8 @@ class Efficiency:
             return None
         if family == "elementwise" and format == "bf16":
             format = "norm"    # one pass over its data, as any that has no timings of its own
+        if format == "fp32":
+            format = "bf16"    # fp32 was timed in eager calls, with the processor's time in them
         try:
             found = constants_of(self._key, family, format, self.engine.kernels)
             if isinstance(found.constants, Experts) and min(

@@ -221,7 +221,9 @@ def _chain(name: str, architecture: str | None, vendor: str | None, memory: str 
             math.log(entry[k]) for k in SIZE), strict=True))
         return float(far + (10.0 if entry["memory_class"] != memory else 0.0))
 
-    others = sorted((c for c in chips if c != name), key=distance)
+    # Of chips alike in size the one with the most timings lends.
+    others = sorted((c for c in chips if c != name),
+                    key=lambda c: (round(distance(c), 6), -chips[c]["timings"]))
     kin = [c for c in others if architecture and chips[c]["architecture"] == architecture
            and not (memory_decides and chips[c]["memory_class"] != memory)]
     like = [c for c in others if c not in kin and chips[c]["memory_class"] == memory

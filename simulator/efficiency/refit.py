@@ -115,7 +115,7 @@ def write(path: Path, data: Nested) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def write_index(path: Path, devices: dict[str, Hardware],
+def write_index(path: Path, devices: dict[str, Hardware], timed: Mapping[str, int],
                 errors: Mapping[str, Mapping[Level, float]]) -> None:
     """Chips with constants, what picks the nearest of them, and the errors of the levels."""
     lines = ["# Chips with fitted kernel constants, and what picks the nearest of them.",
@@ -127,7 +127,7 @@ def write_index(path: Path, devices: dict[str, Hardware],
             f"{h.memory_class},\n    peak_bf16: {float(np.median(peak(h, 'bf16'))):.4g}, "
             f"memory_bandwidth: {float(np.median(h.memory_bandwidth)):.4g}, units: "
             f"{float(np.median(h.units or 100.0)):g}, narrow_over_bf16: "
-            f"{float(np.median(peak(h, 'fp4') / peak(h, 'bf16'))):.3g}}}")
+            f"{float(np.median(peak(h, 'fp4') / peak(h, 'bf16'))):.3g}, timings: {timed[name]}}}")
     lines += ["",
               "# Typical factor by which a time misses at each level: 1 + the median over groups",
               "# (hardware x framework x kernel x format) of the mean absolute error, each group",
@@ -226,11 +226,14 @@ def refit(files: Sequence[Path], out: Path, published: Path | None = None) -> No
         write(out / f"{name}.yaml", main_part)
         write(out / f"{name}.kernels.yaml", kernels)
     write(out / "generic.yaml", fit_generic(table, devices))
+    timed = {name: sum(int(library["default"]["n"]) for formats in main_part.values()
+                       for library in formats.values())
+             for name, (main_part, _) in measured.items()}
     flat = {f: dict.fromkeys(LEVELS, 1.0) for f in FAMILIES}
-    write_index(out / "index.yaml", devices, flat)
+    write_index(out / "index.yaml", devices, timed, flat)
     with reading(out):
         errors = transfer_errors(table, devices)
-    write_index(out / "index.yaml", devices, flat | errors)
+    write_index(out / "index.yaml", devices, timed, flat | errors)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ WIDE = ("fp16", "bf16", "fp32")
 UNSTATED = 128.0
 # Parts of the engine's text that say that prefill and decode ran on different machines.
 SPLIT = ("disagg",)
+# Makers whose software counts tensor parallel degrees in cores, several to a device.
+IN_CORES = ("AWS",)
 THREADS = re.compile(r"\bthreads=(\d+)")
 SPECULATION = re.compile(r"\b(with (mtp|eagle|speculat)|speculative decoding:? on)", re.I)
 
@@ -134,7 +136,7 @@ def case_of(index: int, row: Row) -> Case:
 
 def _lengths(row: Row) -> tuple[float | None, bool, float, float, str]:
     """(batch, whether the lengths are stated, input, output, what was assumed)."""
-    batch = names.length_of(row.batch)
+    batch = names.length_of(row.batch, "batch or concurrency")
     if batch is not None and batch < 1:
         raise UnknownError(f"batch or concurrency below 1: {row.batch}")
     given_in, given_out = names.length_of(row.input), names.length_of(row.output)
@@ -252,12 +254,15 @@ def _degrees(row: Row, model: Model, layers: bool) -> tuple[int, int, int, int, 
         dp = dp if row.tp else 1
     ep = row.ep if row.ep and row.ep > 1 else 1
     times, whole = 1.0, tp
+    hardware = names.hardware_of(row.hardware)
+    if (row.tp or 0) > devices and hardware.vendor not in IN_CORES:
+        raise UnknownError(f"tp {row.tp} is more than the {devices} devices stated")
     if (row.tp or 0) > devices:
         # Counted in cores: several share a device, and the heads are padded to them.
         valid = [d.tp for d in tensor_parallel_degrees(model, devices // pp) if d.valid]
         tp = max(valid, default=1)
         times = devices / (tp * pp * dp)
-    domain = link_domain(names.hardware_of(row.hardware)) or tp
+    domain = link_domain(hardware) or tp
     if ep > 1 and tp > domain >= tp // ep and tp % ep == 0:
         raise UnknownError(f"tp {tp} is more than the {domain} devices that the link joins: "
                            "printed as tp x ep?")

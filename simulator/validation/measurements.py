@@ -26,6 +26,8 @@ RATES = frozenset({"decode_tok_s_per_user", "decode_tok_s_total", "prefill_tok_s
 TIMES = frozenset({"tpot_ms", "ttft_ms", "prefill_ms"})
 SIZES = frozenset({"kv_tokens_capacity", "weights_gib", "peak_mem_gib"})
 METRICS = RATES | TIMES | SIZES
+# No time, rate or size that anyone measured lies beyond.
+SMALLEST, LARGEST = 1e-9, 1e15
 MAX_BYTES = 500_000_000
 
 
@@ -93,7 +95,7 @@ def _text(path: Path, where: str) -> str:
 
 
 def _parse(text: str, where: str) -> list[Row]:
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     header = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = header
     for name in NEEDED:
@@ -129,6 +131,9 @@ def _row(record: dict[str, str | None], where: str) -> Row:
     value = _number(text("value"), f"{where}: value")
     if not value > 0:
         raise InputError(f"{where}: value: {text('value')} must be above 0")
+    if not SMALLEST <= value <= LARGEST:
+        raise InputError(f"{where}: value: {text('value')} must lie between {SMALLEST:g} and "
+                         f"{LARGEST:g}")
     counts = {name: _count(text(name), f"{where}: {name}")
               for name in ("n_devices", "tp", "pp", "ep")}
     return Row(
@@ -169,7 +174,7 @@ def _length(text: str, where: str) -> float | str | None:
     except ValueError:
         return text
     if not math.isfinite(value):
-        return text
+        raise InputError(f"{where}: {text} is not finite")
     if value < 0 or value > 1e9:
         raise InputError(f"{where}: {text} must lie between 0 and 1e9")
     return value

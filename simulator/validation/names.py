@@ -109,8 +109,8 @@ def _shorter(name: str) -> tuple[list[str], str]:
 @lru_cache(maxsize=4096)
 def model_of(printed: str) -> tuple[Model, str]:
     """(model, number format that its name ends in, or '')."""
-    name = printed.strip().lower().replace(" ", "-").replace("_", "-")
-    whole = printed.strip().lower()
+    whole = printed.strip().lower().removesuffix(".gguf")
+    name = whole.replace(" ", "-").replace("_", "-")
     ending = re.search(rules()["gguf_ending"], whole)
     shorter, written = _shorter(name)
     names = [whole, *shorter]
@@ -202,13 +202,13 @@ def kv_format_of(printed: str) -> str | None:
     raise UnknownError(f"KV format without a rule: {printed}")
 
 
-def length_of(value: float | str | None) -> float | None:
-    """Tokens that a printed length means; None where it isn't stated."""
+def length_of(value: float | str | None, what: str = "length") -> float | None:
+    """Tokens (or what `what` says) that a printed length means; None where it isn't stated."""
     if not isinstance(value, str):
         return value
     known = rules()["lengths"].get(value.strip().lower())
     if known is None:
-        raise UnknownError(f"length is not a number: {value}")
+        raise UnknownError(f"{what} is not a number: {value}")
     return float(known)
 
 

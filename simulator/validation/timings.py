@@ -193,8 +193,10 @@ def _excluded(t: pd.DataFrame, unknown: Array) -> Array:
     parts = (family == "moe") & sub.str.startswith(("wideep", "grouped"))
     module = np.isin(family, ["mla_prefill", "mla_decode"]) & ~sub.isin(["", "mla"])
     exchange = (family == "collectives") & t["message_bytes"].isna()
-    corrupt = t["hardware"].isin(["a30", "a800", "mi308x"]) | np.isinf(time) | (time <= 0) | (
-        (time == 1.0) & (framework == "aiter"))
+    # Zeros in one fork of Vidur, launch gaps in Frontier's traces, placeholders in AITER's tables.
+    corrupt = np.isinf(time) | (time <= 0) | ((time == 1.0) & (framework == "aiter"))
+    for chip, origin in (("a30", "vidur"), ("a800", "frontier"), ("mi308x", "aiter")):
+        corrupt |= t["hardware"].eq(chip) & t["source"].str.lower().str.contains(origin)
     broken = (t["hardware"] == "l40s") & (sub == "custom_allreduce") & (t["tp"] >= 8)
     fallback = t["hardware"].eq("b60") & np.isin(family, ["attention_prefill", "attention_decode"])
     dtypes = t["dtype_a"].eq("fp8") | t["dtype_kv"].eq("fp8")
@@ -202,8 +204,10 @@ def _excluded(t: pd.DataFrame, unknown: Array) -> Array:
                  & np.isin(family, ["attention_prefill", "attention_decode"]) & dtypes)
     # SGLang's dynamic scale is a difference too: most of its times are 0.
     difference = kernel.str.contains("_minus_") | (sub.eq("computescale") & framework.eq("sglang"))
+    strange = ", ".join(sorted(map(str, t["hardware"][unknown].unique())))
     tests = [
-        (family == "", "operation without a form"), (unknown, "hardware not in the catalogue"),
+        (family == "", "operation without a form"),
+        (unknown, f"hardware not in the catalogue: {strange}"),
         (exchange, "expert dispatch and combine: no plain collective"),
         (lacking, "shape incomplete"), (corrupt, "corrupt or placeholder times"),
         (eager, "eager launch: processor time, not kernel time"),

@@ -341,7 +341,7 @@ def test_sums_in_fp16_double_a_geforce() -> None:
 
 
 def test_quantised_weights_without_16_bit_units_are_multiplied_as_integers() -> None:
-    """A P40 did 935 tok/s of a 7B Q4_0 prompt (llama.cpp pull request 4766), above its fp32 peak."""
+    """A P40 did 935 tok/s of a 7B Q4_0 prompt (llama.cpp pull 4766), above its fp32 peak."""
     engine = PLAIN.replace(fp16_accumulate=True)
     device = Hardware.load("p40")
     model = Model.load("llama-2-7b")

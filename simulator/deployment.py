@@ -195,7 +195,7 @@ class Deployment:
             return compute
         h = self.hardware
         if h.peak_fp16 is None and h.peak_bf16 is None and h.peak_int8 is not None and (
-                self.weight_format(role).bits < 16):
+                self.weight_format(role).compute is None):
             return "int8"    # such engines quantise the input too, and take integer dot products
         return FP16_SUMS
 

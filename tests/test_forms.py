@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.efficiency import forms, forms_moe
 from simulator.efficiency.constants import Chain, Experts, Lines, Pass, Split
+from simulator.operations import tiles
 
 P, W, S = 1e15, 4e12, 100.0
 GEMM = Chain(e=0.8, h=0.8, g=0.4, t0=2e-6, tau=5e-8, tw=1e-6, p=2.0)
@@ -24,7 +25,7 @@ counts = st.integers(1, 4096)
 
 def test_gemm_by_hand():
     """m=100 pads to 128 rows: 1 x 2 tiles; n=256, k=6400."""
-    assert forms.gemm_padded_flops(100, 256, 6400) == 2 * 128 * 256 * 6400
+    assert tiles.gemm_padded_flops(100, 256, 6400) == 2 * 128 * 256 * 6400
     compute = 2 * 128 * 256 * 6400 / 0.8e15
     memory = 4e6 / (0.8 * 4e12)
     serial = 1e-6 + 5e-8 * 100          # two tiles on 100 units: one wave
@@ -35,7 +36,7 @@ def test_gemm_by_hand():
 
 @pytest.mark.parametrize(("m", "rows"), [(1, 16), (16, 16), (17, 32), (33, 64), (65, 128)])
 def test_tile_rows(m, rows):
-    assert forms.gemm_tile_rows(m) == rows
+    assert tiles.gemm_tile_rows(m) == rows
 
 
 def test_gemm_bytes_and_quantise():
@@ -51,9 +52,9 @@ def test_cold_share_and_memory():
 
 def test_prefill_by_hand():
     """256 new of 256 tokens: three of four tiles; 384 with 128 before them: 2 + 3."""
-    assert forms.prefill_tiles(256, 256) == 3
-    assert forms.prefill_tiles(256, 384) == 5
-    assert forms.prefill_tiles(256, 256, 128) == 3
+    assert tiles.prefill_tiles(256, 256) == 3
+    assert tiles.prefill_tiles(256, 384) == 5
+    assert tiles.prefill_tiles(256, 256, 128) == 3
     assert forms.prefill_flops(2, 8, 256, 256, 128, 128) == 2 * 256 * 16 * 256 * 257 / 2
     B = forms.prefill_bytes(1, 32, 8, 256, 256, 128, 128, 2.0)
     assert B == 256 * (2 * 256 * 32 + 256 * 8 * 2)
@@ -127,12 +128,12 @@ TIMES = {
                                                MOE, P, W, S), 3),
     "elementwise": (lambda B: forms_moe.elementwise_time(B, PASS, W), 1),
     "collective": (lambda V, n: forms_moe.collective_time(V, n, True, LINES, 4e11), 2),
-    "tile_rows": (forms.gemm_tile_rows, 1), "tiles": (forms.gemm_tiles, 2),
-    "flops": (forms.gemm_padded_flops, 3), "compute": (
+    "tile_rows": (tiles.gemm_tile_rows, 1), "tiles": (tiles.gemm_tiles, 2),
+    "flops": (tiles.gemm_padded_flops, 3), "compute": (
         lambda m, n, k: forms.gemm_compute(m, n, k, 0.8, P), 3),
-    "prefill_tiles": (lambda q, c: forms.prefill_tiles(q, q + c), 2),
+    "prefill_tiles": (lambda q, c: tiles.prefill_tiles(q, q + c), 2),
     "prefill_flops": (lambda q, c: forms.prefill_flops(1.0, 8.0, q, q + c, 64.0, 64.0), 2),
-    "longest": (forms.longest_row, 1), "rows": (forms.query_rows, 1),
+    "longest": (tiles.longest_row, 1), "rows": (tiles.query_rows, 1),
     "splits": (lambda U, L: forms.decode_splits(U, L, S), 2),
     "padded": (forms.padded_context, 1), "waves": (lambda b: forms.waves(b, S), 1),
     "cold": (lambda B: forms.cold_share(B, 1000.0), 1),

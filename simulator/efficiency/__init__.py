@@ -214,12 +214,17 @@ def spreads() -> dict[str, Any]:
     return load_yaml(Path(__file__).with_name("spread.yaml"))
 
 
+def spread_of(phase: str, known: str) -> float:
+    """Factor of the range of a phase; a class of memory alone tells no more than nothing."""
+    return float(spreads()[phase]["none" if known == "memory" else known])
+
+
 def _spread(level: str, known: Level) -> dict[str, float]:
     if level == "ideal":
         return {"prefill": 1.0, "decode": 1.0, "one": 1.0}
     # A statement in the hardware file is as good as its source: no better than a known device.
-    how = "device" if level == "spec" else "none" if known.known == "memory" else known.known
-    return {phase: float(spreads()[name][how]) for phase, name in (
+    how = "device" if level == "spec" else known.known
+    return {phase: spread_of(name, how) for phase, name in (
         ("prefill", "prefill"), ("decode", "decode"), ("one", "batch1_decode"))}
 
 

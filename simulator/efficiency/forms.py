@@ -19,15 +19,19 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.operations.attention import visible_pairs
+from simulator.operations.tiles import (
+    K_TILE,
+    MLA_HEADS,
+    SCORE_TILE,
+    SPLIT_TOKENS,
+    gemm_padded_flops,
+    gemm_tiles,
+    longest_row,
+    prefill_tiles,
+    query_rows,
+)
 from simulator.roofline import smooth_max
 
-# Sides of the output tile of a GEMM, of the score tile of attention, and of a block along k.
-TILE, SCORE_TILE, K_TILE = 128.0, 128.0, 64.0
-# KV tokens below which a decode kernel doesn't split a sequence further.
-SPLIT_TOKENS = 256.0
-# Query rows that decode kernels pad to, on Hopper too (64 would double H20's times at 16 heads a KV
-# head), and heads in a tile of MLA decode.
-QUERY_ROWS, MLA_HEADS = 16.0, 64.0
 # Sizes of MLA: latent with rotary part, latent, expanded keys and values (arXiv:2405.04434).
 LATENT, LATENT_VALUE, MLA_KEY, MLA_VALUE = 576.0, 512.0, 192.0, 128.0
 
@@ -56,21 +60,6 @@ def waves(blocks: Array, S: Array) -> Array:
 
 
 # --- GEMM: (m, k) by (k, n) -------------------------------------------------------------------
-
-
-def gemm_tile_rows(m: Array) -> Array:
-    """Rows of the output tile that libraries choose for m tokens: 16, 32, 64, then 128."""
-    return np.where(m <= 16, 16.0, np.where(m <= 32, 32.0, np.where(m <= 64, 64.0, TILE)))
-
-
-def gemm_tiles(m: Array, n: Array) -> Array:
-    """Output tiles of an (m, n) result."""
-    return np.ceil(m / gemm_tile_rows(m)) * np.ceil(n / TILE)
-
-
-def gemm_padded_flops(m: Array, n: Array, k: Array) -> Array:
-    """2 m k n [FLOP] with m and n rounded up to whole tiles: what the matrix units execute."""
-    return 2.0 * gemm_tiles(m, n) * gemm_tile_rows(m) * TILE * k
 
 
 def gemm_compute(m: Array, n: Array, k: Array, e: Array, P: Array) -> Array:
@@ -116,20 +105,6 @@ def prefill_bytes(b: Array, h: Array, K: Array, q: Array, L: Array, dk: Array, d
     return b * (dk + dv) * (2.0 * q * h + L * K * kv)
 
 
-def prefill_tiles(q: Array, L: Array, window: Array | None = None) -> Array:
-    """128 x 128 score tiles of a head that hold at least one visible pair."""
-    rows = np.ceil(q / SCORE_TILE)
-    before, all_keys = np.ceil((L - q) / SCORE_TILE), np.ceil(L / SCORE_TILE)
-    tiles = (rows - 1.0) * before + rows * (rows - 1.0) / 2.0 + all_keys
-    return tiles if window is None else np.minimum(tiles, rows * longest_row(L, window))
-
-
-def longest_row(L: Array, window: Array | None = None) -> Array:
-    """Score tiles of the last row of tiles, which one block works through alone."""
-    row = np.ceil(L / SCORE_TILE)
-    return row if window is None else np.minimum(row, np.ceil(window / SCORE_TILE) + 1.0)
-
-
 def prefill_compute(b: Array, h: Array, tiles: Array, dk: Array, dv: Array, e: Array, P: Array
                     ) -> Array:
     """Time [s] of whole score tiles at eP."""
@@ -164,11 +139,6 @@ def decode_bytes(b: Array, h: Array, K: Array, L: Array, d: Array, kv: Array) ->
 def mla_decode_bytes(b: Array, h: Array, L: Array, kv: Array) -> Array:
     """Traffic [bytes]: one latent a token for all heads; query and output in 16 bits."""
     return b * L * LATENT * kv + b * h * 2.0 * LATENT * 2.0
-
-
-def query_rows(group: Array) -> Array:
-    """Query heads of a KV head, rounded up to what one instruction takes."""
-    return np.ceil(group / QUERY_ROWS) * QUERY_ROWS
 
 
 def padded_context(L: Array, tiled: bool = True) -> Array:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Array
-from simulator.efficiency.forms import TILE, memory_term, smooth_sum
+from simulator.efficiency.forms import memory_term, smooth_sum
+from simulator.operations.tiles import TILE
 
 # Tile heights between which grouped GEMMs choose.
 TILE_ROWS = (16.0, 64.0, 128.0)

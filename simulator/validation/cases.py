@@ -227,10 +227,9 @@ def _setup(row: Row, hardware: Hardware, model: Model, ending: str) -> Setup:
 
 def _activations(formats: dict[str, str], hardware: Hardware) -> str:
     """Precision that the products run at: the format's own, where the device has a unit for it."""
-    for name in dict.fromkeys((formats["activations"], "fp8", "fp16", "bf16", "fp32")):
-        wider = name in ("fp8",) and formats["activations"] != "nvfp4"
-        if name == "fp8" and name != formats["activations"] and not wider:
-            continue
+    own = formats["activations"]
+    eight: tuple[str, ...] = () if own == "nvfp4" else ("fp8",)
+    for name in (own, *eight, "fp16", "bf16", "fp32"):
         attribute = {"nvfp4": "peak_fp4"}.get(name, f"peak_{name}")
         if getattr(hardware, attribute, None) is not None:
             return name
@@ -247,17 +246,17 @@ def _degrees(row: Row, model: Model, layers: bool) -> tuple[int, int, int, int, 
         raise UnknownError("no devices")
     if layers:
         return 1, devices, 1, 1, 1.0
-    tp = min(row.tp or max(devices // pp, 1), max(devices // pp, 1))
-    tp = max(tp, 1)
+    stage = max(devices // pp, 1)
+    tp = min(row.tp or stage, stage)
     dp = max(devices // (tp * pp), 1)
     if row.metric not in ("tpot_ms", "ttft_ms") and dp > 1 and (row.ep or 1) <= 1:
         dp = dp if row.tp else 1
     ep = row.ep if row.ep and row.ep > 1 else 1
     times, whole = 1.0, tp
     hardware = names.hardware_of(row.hardware)
-    if (row.tp or 0) > devices and hardware.vendor not in IN_CORES:
-        raise UnknownError(f"tp {row.tp} is more than the {devices} devices stated")
     if (row.tp or 0) > devices:
+        if hardware.vendor not in IN_CORES:
+            raise UnknownError(f"tp {row.tp} is more than the {devices} devices stated")
         # Counted in cores: several share a device, and the heads are padded to them.
         valid = [d.tp for d in tensor_parallel_degrees(model, devices // pp) if d.valid]
         tp = max(valid, default=1)

@@ -6,12 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from simulator.efficiency import spread_of
 from simulator.efficiency.levels import level_of
-from simulator.specs.strict_yaml import load_yaml
 from simulator.validation import names
 from simulator.validation.cases import Case, cases_of
 from simulator.validation.measurements import RATES, SIZES, TIMES, Row, read_rows
@@ -51,17 +49,11 @@ class Report:
                             if self.rows[index].quality != "C").most_common())
 
 
-@lru_cache(maxsize=1)
-def _spreads() -> dict[str, Any]:
-    return load_yaml(Path(__file__).resolve().parent.parent / "efficiency" / "spread.yaml")
-
-
-def spread_of(case: Case) -> float:
+def _factor(case: Case) -> float:
     """Factor of the range: by phase, and by how well the device is known."""
     if case.row.metric in SIZES:
         return MEMORY_SPREAD
-    known = level_of(names.hardware_of(case.row.hardware)).known
-    return float(_spreads()[case.phase]["none" if known == "memory" else known])
+    return spread_of(case.phase, level_of(names.hardware_of(case.row.hardware)).known)
 
 
 def validate(files: Sequence[str | Path] = (), include_fitted: bool = False) -> Report:
@@ -78,7 +70,7 @@ def validate(files: Sequence[str | Path] = (), include_fitted: bool = False) -> 
     ranged = fitted_groups("ranges")
     scored = []
     for case, value, bound in zip(cases, found.expected, found.ceiling, strict=True):
-        factor = spread_of(case)
+        factor = _factor(case)
         low, high = float(value / factor), float(value * factor)
         if case.row.metric in RATES:
             high = min(high, max(float(bound), float(value)))
@@ -97,4 +89,4 @@ def validate(files: Sequence[str | Path] = (), include_fitted: bool = False) -> 
         wall_s=time.perf_counter() - start)
 
 
-__all__ = ["PACKAGED", "Report", "spread_of", "validate"]
+__all__ = ["PACKAGED", "Report", "validate"]

@@ -21,6 +21,17 @@ def _no_blocks() -> Counts:
     return np.zeros(0, dtype=np.int64)
 
 
+def take_blocks(blocks: Counts | None, starts: Counts,
+                index: Counts) -> tuple[Counts | None, Counts]:
+    """(blocks, block starts) of the requests at `index`, in that order."""
+    if blocks is None:
+        return blocks, starts
+    counts = np.diff(starts)[index]
+    found = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    offsets = np.repeat(starts[index] - found[:-1], counts)
+    return blocks[np.arange(found[-1]) + offsets], found
+
+
 @dataclass(frozen=True)
 class Requests:
     """n requests in the order of their arrival.
@@ -85,12 +96,7 @@ class Requests:
 
     def take(self, index: NDArray[np.int64]) -> Requests:
         """The requests at ascending `index`, with their blocks."""
-        blocks, starts = self.blocks, self.block_starts
-        if blocks is not None:
-            counts = np.diff(self.block_starts)[index]
-            starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-            offsets = np.repeat(self.block_starts[index] - starts[:-1], counts)
-            blocks = blocks[np.arange(starts[-1]) + offsets]
+        blocks, starts = take_blocks(self.blocks, self.block_starts, index)
         return replace(self, arrival=self.arrival[index], input=self.input[index],
                        output=self.output[index], blocks=blocks, block_starts=starts)
 

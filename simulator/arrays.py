@@ -38,6 +38,11 @@ def _smaller(a: Array, b: Array) -> Array:
     return min(a, b) if np.ndim(a) == np.ndim(b) == 0 else np.minimum(a, b)
 
 
+def several(value: Array) -> bool:
+    """Whether it is an array of numbers, not one alone: `np.ndim` without its price."""
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
 def present(value: Array) -> bool:
     """Whether a count is there at all: not None and not 0 everywhere."""
     if isinstance(value, int | float):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simulator.arrays import Array
+from simulator.arrays import Array, several
 from simulator.efficiency import Efficiency, KernelConstants, forms_moe
 from simulator.efficiency.levels import link_level
 from simulator.layer_parts import Phase
@@ -205,7 +205,7 @@ class Clock:
     @staticmethod
     def _padded(o: Operation, chain: Chain, k: KernelConstants) -> Array:
         """FLOPs executed: whole tiles, where the kernel was timed with them."""
-        if np.ndim(k.tw) or np.ndim(k.tau):
+        if several(k.tw) or several(k.tau):
             return np.where(_chained(k), chain.padded, o.flops)
         return chain.padded
 
@@ -216,21 +216,20 @@ class Clock:
         over the contexts before and after that point.
         """
         (c0, m0, s0), (c1, m1, s1) = terms
-        whole = mean_of_overlapped((c0, c1), (m0, m1), (s0, s1), n, k.p)[1:]
         if o.chain is None or end.chain is None or not k.chained:
-            return whole
+            return mean_of_overlapped((c0, c1), (m0, m1), (s0, s1), n, k.p)
         level = o.chain.longest * self.units
         t0, t1 = o.chain.total, end.chain.total
         turns = (t0 < level) & (t1 > level) & (n > 2.0) & _chained(k)
         if not np.any(turns):
-            return whole
+            return mean_of_overlapped((c0, c1), (m0, m1), (s0, s1), n, k.p)
+        # Where it doesn't turn, all contexts are `after` a point at the first.
         f = np.where(turns, (level - t0) / np.where(turns, t1 - t0, 1.0), 0.0)
         c, m = c0 + f * (c1 - c0), m0 + f * (m1 - m0)
-        before = mean_of_overlapped((c0, c), (m0, m), (s0, s0), np.maximum(f * n, 2.0), k.p)[1:]
-        after = mean_of_overlapped((c, c1), (m, m1), (s0, s1), np.maximum((1.0 - f) * n, 2.0),
-                                   k.p)[1:]
-        return tuple(np.where(turns, f * a + (1.0 - f) * b, w)
-                     for a, b, w in zip(before, after, whole, strict=True))
+        before = mean_of_overlapped((c0, c), (m0, m), (s0, s0), np.maximum(f * n, 2.0), k.p)
+        after = mean_of_overlapped((c, c1), (m, m1), (s0, s1), np.where(
+            turns, np.maximum((1.0 - f) * n, 2.0), n), k.p)
+        return tuple(f * a + (1.0 - f) * b for a, b in zip(before, after, strict=True))
 
     @staticmethod
     def _assemble(o: Operation, ceiling: Array, compute: Array, memory: Array, overhead: Array,

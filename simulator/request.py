@@ -359,7 +359,8 @@ def _energy(d: Deployment, w: Workload, runs: tuple[_Run, _Run, _Run], first: Fi
     steps = w.output - 1.0
     devices, tokens = d.devices, w.batch * w.output
 
-    load = w.batch / (d.parallelism.dp * per_replica(d, w.batch))
+    dp = d.parallelism.dp
+    load = 1.0 if dp == 1 else w.batch / (dp * per_replica(d, w.batch))
 
     def joules(hardware: Hardware, run: _Run, t_first: Array, t_step: Array) -> Array:
         a, b = (energy.pass_energy(hardware, p.bytes, p.flops, p.wire, t, load)

@@ -6,12 +6,11 @@ Q [bytes], C [FLOP/s], W [bytes/s], times [s].
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from simulator.arrays import Array
+from simulator.arrays import Array, several
 
 # Gauss-Legendre nodes and weights on [-1, 1]; four points integrate the smooth step time to well
 # below 1e-4 because both of its terms are affine in the context.
@@ -78,64 +77,74 @@ def overlapped(c: Array, m: Array, s: Array, p: Array | None
         total = np.maximum(c, m)
         by_compute = total * (c > m)
         return total, by_compute, total - by_compute, 0.0 * total
-    if np.ndim(p) == 0 and p == 1:
+    if several(p):
+        return _each_by_its_own(c, m, s, p)
+    if p == 1:
         return c + m + s, c, m, s
-    if np.ndim(p) == 0 and p == 2:
+    if p == 2:
         cc, mm, ss = c * c, m * m, s * s
         total = np.sqrt(cc + mm + ss)
-        whole = np.maximum(total, _TINY)    # nothing takes no time: 0, not 0/0
-        return total, cc / whole, mm / whole, ss / whole
+        share = 1.0 / np.maximum(total, _TINY)    # nothing takes no time: 0, not 0/0
+        return total, cc * share, mm * share, ss * share
+    if p == 1.5:
+        cp, mp, sp = c * np.sqrt(c), m * np.sqrt(m), s * np.sqrt(s)    # a power costs ten times
+        root = np.cbrt(cp + mp + sp)
+        share = 1.0 / np.maximum(root, _TINY)
+        return root * root, cp * share, mp * share, sp * share
+    return _by_powers(c, m, s, p)
+
+
+def _by_powers(c: Array, m: Array, s: Array, p: Array) -> tuple[Array, Array, Array, Array]:
+    """The same for any exponent."""
     top = np.maximum(np.maximum(np.maximum(c, m), s), _TINY)
     # The function, not the operator, whose scalars may differ from arrays in the last bit.
     cp, mp, sp = (np.power(x / top, p) for x in (c, m, s))
     power = np.maximum(cp + mp + sp, _TINY)
     total = top * np.power(power, 1.0 / p)
-    parts: tuple[Array, Array, Array, Array] = (
-        total, total * cp / power, total * mp / power, total * sp / power)
-    return _as_alone(parts, p, lambda x: overlapped(c, m, s, x))
+    return total, total * cp / power, total * mp / power, total * sp / power
 
 
-def _as_alone(parts: tuple[Array, Array, Array, Array], p: Array,
-              own: Callable[[float], tuple[Array, Array, Array, Array]]
-              ) -> tuple[Array, Array, Array, Array]:
+def _each_by_its_own(c: Array, m: Array, s: Array, p: Array) -> tuple[Array, Array, Array, Array]:
     """Of several exponents, those with a formula of their own by it, so that every bit is that of
     one alone.
     """
-    if np.ndim(p):
-        for x in (1.0, 2.0):
-            if np.any(np.equal(p, x)):
-                a, b, c, d = (np.where(np.equal(p, x), new, old)
-                              for new, old in zip(own(x), parts, strict=True))
-                parts = a, b, c, d
+    own = [x for x in (1.0, 1.5, 2.0) if np.any(np.equal(p, x))]
+    parts = (_by_powers(c, m, s, p) if not np.all(np.isin(p, own))
+             else overlapped(c, m, s, own.pop()))
+    for x in own:
+        mine = np.equal(p, x)
+        a, b, c_, d = (np.where(mine, new, old)
+                       for new, old in zip(overlapped(c, m, s, x), parts, strict=True))
+        parts = a, b, c_, d
     return parts
 
 
 def mean_of_overlapped(
     c: tuple[Array, Array], m: tuple[Array, Array], s: tuple[Array, Array], n: Array,
     p: Array | None,
-) -> tuple[Array, Array, Array, Array]:
-    """Means of `overlapped` over n points that run evenly between two ends of each term.
+) -> tuple[Array, Array, Array]:
+    """Means of the parts of `overlapped` over n points that run evenly between two ends of each
+    term.
 
     Exact for p = 1 and for the maximum; else a four-point quadrature within 1e-4 of the sum.
     """
     if p is None:
         total = mean_of_max(c[0], c[1], m[0], m[1], n)
         by_compute = total * (c[0] + c[1] > m[0] + m[1])
-        return total, by_compute, total - by_compute, 0.0 * total
+        return by_compute, total - by_compute, 0.0 * total
     middle = [(x + y) / 2.0 for x, y in (c, m, s)]
-    if np.ndim(p) == 0 and p == 1:
-        return overlapped(middle[0], middle[1], middle[2], p)
+    if not several(p) and p == 1:
+        return middle[0], middle[1], middle[2]
     reach = 0.5 * n / np.maximum(n - 1.0, 1.0)
     slope = [(y - x) * reach for x, y in (c, m, s)]
-    sums: list[Any] = [0.0, 0.0, 0.0, 0.0]
+    sums: list[Any] = [0.0, 0.0, 0.0]
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         x, y, z = (a + node * b for a, b in zip(middle, slope, strict=True))
-        at = overlapped(x, y, z, p)
-        sums = [total + 0.5 * weight * x for total, x in zip(sums, at, strict=True)]
-    if np.ndim(p) and np.any(np.equal(p, 1.0)):
-        alone = overlapped(middle[0], middle[1], middle[2], 1.0)
-        sums = [np.where(np.equal(p, 1.0), x, y) for x, y in zip(alone, sums, strict=True)]
-    return sums[0], sums[1], sums[2], sums[3]
+        at = overlapped(x, y, z, p)[1:]
+        sums = [total + 0.5 * weight * part for total, part in zip(sums, at, strict=True)]
+    if several(p) and np.any(np.equal(p, 1.0)):
+        sums = [np.where(np.equal(p, 1.0), x, y) for x, y in zip(middle, sums, strict=True)]
+    return sums[0], sums[1], sums[2]
 
 
 def expected_time(

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from simulator.allocation import cached_prefix
-from simulator.arrays import Array, largest, present
+from simulator.arrays import Array, largest, present, several
 from simulator.clock import Clock, OperationTime, largest_part
 from simulator.deployment import Deployment
 from simulator.efficiency import Efficiency
@@ -165,7 +165,7 @@ def _mean_step(clock: Clock, at: Callable[[Array], list[Operation]], first: Arra
 
 def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime],
            sequences: Array) -> PassTime:
-    chosen = [t for t in times if np.ndim(t.expected) or t.expected or np.any(t.ceiling)]
+    chosen = [t for t in times if several(t.expected) or t.expected or np.any(t.ceiling)]
     layers = d.model.layer_count
     host = d.engine.host_time + layers * d.engine.layer_time + sequences * d.engine.sequence_time
     if hardware.layer_overhead is not None and not d.engine.ideal:

@@ -134,7 +134,9 @@ class Table:
         column = self.natural(name)
         if isinstance(column, Text):
             return column.broadcast(self.shape)
-        return np.broadcast_to(column, self.shape).reshape(-1)
+        if np.shape(column) != self.shape:
+            column = np.broadcast_to(column, self.shape)
+        return column.reshape(-1)
 
     def flattened(self) -> Table:
         """The same rows with every column written out."""
@@ -193,9 +195,10 @@ def frame(table: Table) -> Any:
 
 
 def _figure(name: str, figure: Figure | None, stands: Any) -> Iterator[tuple[str, Any]]:
+    """The four ends of a figure; `stands` is 1 where it means something and NaN elsewhere."""
     for end in _ENDS:
         value = np.nan if figure is None else getattr(figure, end[1:] or "expected")
-        yield name + end, value if stands is True else np.where(stands, value, np.nan)
+        yield name + end, value if stands is True else value * stands
 
 
 def _bound(detail: PassTime) -> Any:
@@ -238,7 +241,7 @@ def estimate_columns(e: Estimate, w: Workload) -> dict[str, Any]:
     first token.
     """
     fits, d = e.memory.fits, e.deployment
-    stands = True if bool(np.all(fits)) else fits
+    stands = True if bool(np.all(fits)) else np.where(fits, 1.0, np.nan)
     runs = True if bool(np.all(np.asarray(w.output) > 1)) else np.asarray(w.output) > 1
     found: dict[str, Any] = {
         "fits": np.asarray(fits),

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simulator.deployment import Deployment, Workload
+from simulator.efficiency.stacked import efficiency_of
 from simulator.errors import InputError
 from simulator.request import CHUNK, estimate
 from simulator.specs.engine import Engine
@@ -217,9 +218,7 @@ def _columns(block: Block, indices: list[int]) -> dict[str, Any]:
 
 
 def _level(hardware: Hardware, engine: Engine) -> str:
-    from simulator.efficiency import Efficiency
-
-    return Efficiency(hardware, engine).level
+    return efficiency_of(hardware, engine).level
 
 
 def _by_device(words: list[str]) -> Text:

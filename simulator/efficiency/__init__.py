@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simulator.arrays import Array, smaller
+from simulator.arrays import Array, several, smaller
 from simulator.efficiency.constants import (
     Chain,
     Experts,
@@ -73,8 +73,9 @@ class KernelConstants(msgspec.Struct, frozen=True, gc=False):
     @property
     def chained(self) -> bool:
         """Whether the kernel was timed with its tiles and its chain; a prior has neither."""
-        return (isinstance(self.tw, float | int) and (self.tw > 0 or self.tau > 0)) or any(
-            bool(np.any(x)) for x in (self.tw, self.tau) if np.ndim(x))
+        if several(self.tw) or several(self.tau):
+            return bool(np.any(self.tw)) or bool(np.any(self.tau))
+        return bool(self.tw > 0 or self.tau > 0)
 
 
 IDEAL = KernelConstants(1.0, 1.0, 0.0, None)

@@ -71,7 +71,7 @@ class Row:
 def read_rows(path: str | Path) -> list[Row]:
     """All rows of a measurement CSV; InputError names file, line, column and value."""
     where = str(path)
-    return _parse(_text(Path(path), where), where)
+    return parse_rows(_text(Path(path), where), where)
 
 
 def _text(path: Path, where: str) -> str:
@@ -94,7 +94,8 @@ def _text(path: Path, where: str) -> str:
     return text
 
 
-def _parse(text: str, where: str) -> list[Row]:
+def parse_rows(text: str, where: str) -> list[Row]:
+    """All rows of the text of a measurement CSV; `where` names the file in messages."""
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     header = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = header
@@ -188,4 +189,5 @@ def write_rows(path: str | Path, rows: Sequence[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-__all__ = ["COLUMNS", "METRICS", "RATES", "SIZES", "TIMES", "Row", "read_rows", "write_rows"]
+__all__ = ["COLUMNS", "METRICS", "RATES", "SIZES", "TIMES", "Row", "parse_rows", "read_rows",
+           "write_rows"]

@@ -7,9 +7,10 @@ reason, so that its row is reported as not covered; nothing is guessed.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from simulator.errors import InputError
 from simulator.specs.catalogue import find, load_hardware, load_model, suggest
@@ -17,6 +18,10 @@ from simulator.specs.hardware import Hardware
 from simulator.specs.model import Model
 from simulator.specs.strict_yaml import load_yaml
 
+# A row may name a file instead of a device or a model, and an engine profile behind this word.
+_FILES = (".yaml", ".yml")
+PROFILE = "profile:"
+Spec = TypeVar("Spec")
 # A printed memory is the catalogue's within this: of 48 GB some cards leave 45.
 SAME_MEMORY = 0.07
 
@@ -29,6 +34,13 @@ class UnknownError(InputError):
 def rules() -> dict[str, Any]:
     """The rules of `names.yaml`."""
     return load_yaml(Path(__file__).with_name("names.yaml"))
+
+
+def _read(load: Callable[[str], Spec], path: str) -> Spec:
+    try:
+        return load(path)
+    except InputError as error:
+        raise UnknownError(str(error)) from None
 
 
 def _counted(printed: str) -> tuple[str, int | None]:
@@ -51,7 +63,9 @@ def devices_of(printed: str, stated: int | None) -> int | None:
 
 @lru_cache(maxsize=4096)
 def hardware_of(printed: str) -> Hardware:
-    """The device that a source's name for it means."""
+    """The device that a source's name for it means, or that a YAML file describes."""
+    if printed.endswith(_FILES):
+        return _read(load_hardware, printed)
     text = _counted(printed)[0]
     candidates = [rules()["hardware"].get(text), text]
     for pattern in rules()["hardware_patterns"]:
@@ -108,7 +122,9 @@ def _shorter(name: str) -> tuple[list[str], str]:
 
 @lru_cache(maxsize=4096)
 def model_of(printed: str) -> tuple[Model, str]:
-    """(model, number format that its name ends in, or '')."""
+    """(model, number format that its name ends in, or ''); a YAML or JSON file by its path."""
+    if printed.endswith((*_FILES, ".json")):
+        return _read(load_model, printed), ""
     whole = printed.strip().lower().removesuffix(".gguf")
     name = whole.replace(" ", "-").replace("_", "-")
     ending = re.search(rules()["gguf_ending"], whole)
@@ -143,12 +159,20 @@ def is_cpu(hardware: Hardware) -> bool:
             and hardware.memory_class in ("ddr", "lpddr"))
 
 
+def _engine_text(printed: str) -> str:
+    """A printed engine in lower case, under its own name."""
+    text = printed.strip().lower()
+    for alias in rules()["engine_aliases"]:
+        text = re.sub(alias["match"], alias["engine"], text)
+    return text
+
+
 @lru_cache(maxsize=4096)
 def engine_of(printed: str, version: str, date: str, device: str) -> str:
     """Name of the engine profile, by engine, version or else date, and device."""
-    text, number = printed.strip().lower(), _version(version) or _version(printed)
-    for alias in rules()["engine_aliases"]:
-        text = re.sub(alias["match"], alias["engine"], text)
+    if printed.startswith(PROFILE):
+        return printed.removeprefix(PROFILE)
+    text, number = _engine_text(printed), _version(version) or _version(printed)
     hardware = hardware_of(device)
     for rule in rules()["engines"]:
         if re.search(rule["match"], text) is None:
@@ -164,6 +188,13 @@ def engine_of(printed: str, version: str, date: str, device: str) -> str:
                 continue
         return str(rule["profile"])
     raise UnknownError(f"engine without a profile: {printed or 'not stated'}")
+
+
+def engine_known(printed: str) -> str | None:
+    """Some profile of an engine that is printed without version, date and device, if any."""
+    text = _engine_text(printed)
+    return next((str(rule["profile"]) for rule in rules()["engines"]
+                 if re.search(rule["match"], text) is not None), None)
 
 
 def _format_rule(text: str) -> dict[str, str] | None:
@@ -212,5 +243,5 @@ def length_of(value: float | str | None, what: str = "length") -> float | None:
     return float(known)
 
 
-__all__ = ["UnknownError", "devices_of", "engine_of", "formats_of", "hardware_of", "is_cpu",
-           "kv_format_of", "length_of", "model_of", "rules"]
+__all__ = ["PROFILE", "UnknownError", "devices_of", "engine_known", "engine_of", "formats_of",
+           "hardware_of", "is_cpu", "kv_format_of", "length_of", "model_of", "rules"]

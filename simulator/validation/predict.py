@@ -7,7 +7,7 @@ of constants uses the same `figures` on the same times, so that what is fitted i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -166,11 +166,12 @@ def by_setup(cases: Sequence[Case]) -> dict[Setup, list[int]]:
     return found
 
 
-def predict(cases: Sequence[Case]) -> Predictions:
-    """Every case, setup by setup."""
+def predict(cases: Sequence[Case],
+            change: Callable[[Deployment], Deployment] | None = None) -> Predictions:
+    """Every case, setup by setup; `change` is made to each deployment."""
     expected, ceiling = np.full(len(cases), np.nan), np.full(len(cases), np.nan)
     for setup, places in by_setup(cases).items():
-        d = setup.deployment()
+        d = setup.deployment() if change is None else change(setup.deployment())
         mine = [cases[i] for i in places]
         figure = np.array([c.figure for c in mine])
         sizes = [i for i, c in enumerate(mine) if c.phase == "memory"]

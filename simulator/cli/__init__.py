@@ -22,6 +22,7 @@ _COMMANDS = {
     "sweep": "Every estimate of a grid: the Pareto front, the best, the table in a file.",
     "disaggregate": "Prefill and decode on pools of their own, against both together.",
     "validate": "Predictions beside published measurements, and how far off they are.",
+    "measure": "Run a real decoder on this machine and time prefill and decode.",
     "memory": "Whether it fits, and the largest batch and context that do.",
     "hardware": "List and show the devices of the catalogue.",
     "models": "List and show the models of the catalogue.",

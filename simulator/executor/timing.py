@@ -77,6 +77,11 @@ def find_device(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
+def default_device() -> str:
+    """`cuda` where there is one, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def synchronise(device: torch.device) -> None:
     """Wait until the device has done all it was given."""
     if device.type == "cuda":
@@ -231,5 +236,5 @@ def free_memory(device: torch.device) -> float:
     return min(float(pages * size), _cgroup_room())
 
 
-__all__ = ["Stopwatch", "Timing", "environment", "find_device", "free_memory", "set_threads",
-           "synchronise", "time_calls", "usable_cpus"]
+__all__ = ["Stopwatch", "Timing", "default_device", "environment", "find_device", "free_memory",
+           "set_threads", "synchronise", "time_calls", "usable_cpus"]

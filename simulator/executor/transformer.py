@@ -117,6 +117,10 @@ class KvCache:
         """Tokens a sequence that there is room for."""
         return self.k.shape[3]
 
+    def reset(self, length: int = 0) -> None:
+        """Forget all but the first `length` tokens."""
+        self.length = length
+
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write S new tokens behind the filled part; all K and V up to them."""
         end = self.length + k.shape[2]
@@ -287,6 +291,13 @@ class Experts(nn.Module):
         return F.grouped_mm(F.silu(gate) * up, self.down.transpose(1, 2), offs=ends)
 
 
+class Greedy(nn.Module):
+    """The likeliest token: logits (B, vocabulary) -> (B, 1)."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits.argmax(-1, keepdim=True)
+
+
 class Layer(nn.Module):
     """x + attention(norm(x)), then + mlp(norm(x))."""
 
@@ -322,6 +333,7 @@ class Transformer(nn.Module):
             self.layers = nn.ModuleList(Layer(shape, i) for i in range(shape.layers))
             self.final_norm = RMSNorm(shape.hidden, shape.norm_eps)
             self.lm_head = Linear(shape.hidden, shape.vocabulary)
+            self.sampling = Greedy()
         self.to(dtype).to_empty(device=self.device)
         if shape.tied:
             self.lm_head.weight = self.embedding.weight  # type: ignore[assignment]
@@ -398,9 +410,9 @@ class Transformer(nn.Module):
     def generate(self, prompt: Tensor, output: int) -> Tensor:
         """Greedy: prompts (B, S) -> `output` tokens (B, output)."""
         cache = self.cache(prompt.shape[0], prompt.shape[1] + output)
-        token = self.prefill(prompt, cache).argmax(-1, keepdim=True)
+        token = self.sampling(self.prefill(prompt, cache))
         found = [token]
         for _ in range(output - 1):
-            token = self.decode(token, cache).argmax(-1, keepdim=True)
+            token = self.sampling(self.decode(token, cache))
             found.append(token)
         return torch.cat(found, dim=1)

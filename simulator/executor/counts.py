@@ -1,0 +1,120 @@
+"""What the simulator counts for a shape: FLOPs, bytes and memory of a prefill and a decode step.
+
+Counts only, so they hold on any device; the operations bear the names that the executor times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulator.allocation import kv_bytes_per_token
+from simulator.deployment import Deployment
+from simulator.errors import DoesNotFitError
+from simulator.executor.shapes import model_of
+from simulator.executor.transformer import Shape
+from simulator.layers import Phase, Segment, pass_operations
+from simulator.memory import activation_bytes, weight_bytes
+from simulator.operations import Operation
+from simulator.specs.engine import load_engine
+from simulator.specs.hardware import Hardware
+from simulator.units import format_memory
+
+# The executor's name for what the simulator lists apart; other names are the same in both.
+_TIMED_AS = {"final_norm": "norm", "qk_norm": "norm", "small_weights": "norm",
+             "residual": "elementwise", "rope_and_kv_write": "elementwise",
+             "kv_write": "elementwise", "mlp_activation": "elementwise"}
+# A device, since a deployment has one; counts don't depend on it.
+_ANY = Hardware(name="any", title="any", memory_bandwidth=1.0, memory_capacity=1.0,
+                peak_bf16=1.0)
+# Interpreter, torch and what its allocator holds back.
+RUNTIME_BYTES = 0.5 * 2.0**30
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs and bytes of all executions of an operation in one pass or step."""
+
+    flops: float
+    bytes: float
+
+
+def deployment_of(shape: Shape, dtype: str, name: str = "shape",
+                  hardware: Hardware | None = None, engine: str = "ideal") -> Deployment:
+    """The shape at one number format; without hardware for counts alone."""
+    return Deployment(model_of(shape, name, dtype), hardware or _ANY,
+                      load_engine(engine), activations=dtype, kv=dtype)
+
+
+def timed_as(operation: Operation) -> str:
+    """Name under which the executor times an operation."""
+    if operation.kind == "attention":
+        return "attention"
+    return _TIMED_AS.get(operation.name, operation.name)
+
+
+def work(d: Deployment, phase: Phase, batch: int, prompt: int, output: int = 1
+         ) -> dict[str, Work]:
+    """Work by operation: of one prefill, or of the mean of the output - 1 decode steps."""
+    if phase == "prefill":
+        segment = Segment(float(batch), float(prompt), float(prompt), phase)
+    else:
+        contexts = prompt + np.arange(1.0, output)
+        segment = Segment(float(batch), 1.0, contexts, phase)
+    found: dict[str, Work] = {}
+    for o in pass_operations(d, [segment], float(batch)):
+        flops, size = (float(np.mean(o.count * x)) for x in (o.flops, o.bytes))
+        before = found.get(timed_as(o), Work(0.0, 0.0))
+        found[timed_as(o)] = Work(before.flops + flops, before.bytes + size)
+    return found
+
+
+def total(parts: dict[str, Work]) -> Work:
+    """The work of all operations."""
+    return Work(sum(w.flops for w in parts.values()), sum(w.bytes for w in parts.values()))
+
+
+def needed_bytes(shape: Shape, dtype: str, batch: int, prompt: int, output: int) -> float:
+    """Memory of a run: weights, the whole KV cache, activations of the prefill, the runtime.
+
+    The executor keeps the cache of window layers whole, and logits in fp32 beside.
+    """
+    d = deployment_of(shape, dtype)
+    cache = kv_bytes_per_token(d) * batch * (prompt + output)
+    return float(weight_bytes(d) + cache + activation_bytes(d, float(batch), float(prompt))
+                 + RUNTIME_BYTES)
+
+
+def layers_that_fit(shape: Shape, dtype: str, batch: int, prompt: int, output: int,
+                    free: float) -> int:
+    """Most layers of the shape's kind that run in `free` bytes; 0 if none."""
+    def need(layers: int) -> float:
+        return needed_bytes(replace(shape, layers=layers), dtype, batch, prompt, output)
+
+    one, two = need(1), need(2)
+    return max(0, min(shape.layers, 1 + int((free - one) // (two - one)))) if one <= free else 0
+
+
+class TooLargeError(DoesNotFitError):
+    """A run that needs more memory than is free: bytes, and the layers that would fit."""
+
+    def __init__(self, needed: float, free: float, layers: int, of: str) -> None:
+        self.needed, self.free, self.layers = needed, free, layers
+        way = (f"--layers {layers} fits" if layers else
+               "not even one layer does: use a smaller --scale, --batch or --input")
+        super().__init__(f"{of} needs {format_memory(needed)} (weights, KV cache, activations), "
+                         f"{format_memory(free)} are free; {way}")
+
+
+def check_memory(shape: Shape, dtype: str, batch: int, prompt: int, output: int, free: float,
+                 of: str) -> None:
+    """TooLargeError where a run would not fit."""
+    needed = needed_bytes(shape, dtype, batch, prompt, output)
+    if needed > free:
+        raise TooLargeError(needed, free, layers_that_fit(shape, dtype, batch, prompt, output,
+                                                          free), of)
+
+
+__all__ = ["TooLargeError", "Work", "check_memory", "deployment_of", "layers_that_fit",
+           "needed_bytes", "total", "work"]

@@ -1,0 +1,54 @@
+"""One run of `tokline measure`: a model at several batches and prompt lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from simulator.errors import InputError
+from simulator.executor.counts import TooLargeError, check_memory
+from simulator.executor.measure import Measured, Runner
+from simulator.executor.measure_report import Session
+from simulator.executor.shapes import shape_name, shape_of
+from simulator.executor.timing import environment, find_device, free_memory, set_threads
+from simulator.specs.model import Model
+
+
+def measure_model(
+    model: Model, device: str, dtype: str, batches: Sequence[int], inputs: Sequence[int],
+    output: int, layers: int | None = None, scale: float = 1.0, repeats: int = 5,
+    threads: int | None = None, compiled: bool = False, graph: bool = False,
+    hardware: str | None = None, progress: Callable[[str], None] = lambda text: None,
+) -> Session:
+    """Measure every batch with every input; the memory of all of them is checked before."""
+    place = find_device(device)
+    set_threads(threads)
+    shape = shape_of(model, layers, scale)
+    points = [(b, i) for i in inputs for b in batches]
+    free = free_memory(place)
+    for batch, prompt in points:
+        check_memory(shape, dtype, batch, prompt, output, free,
+                     f"{shape_name(model, shape, scale)} in {dtype} at batch {batch:,}, input "
+                     f"{prompt:,}, output {output:,}")
+    progress("random weights")
+    if place.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(place)
+    measured: list[Measured] = []
+    try:
+        runner = Runner(shape, dtype, place, max(inputs) + output, compiled, graph)
+        for number, (batch, prompt) in enumerate(points, 1):
+            progress(f"{number} of {len(points)}: batch {batch}, input {prompt}")
+            measured += runner.measure(batch, prompt, output, repeats)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise InputError("the device ran out of memory; use fewer --layers or a smaller --batch, "
+                         "--input or --scale") from None
+    found = environment(place)
+    return Session(
+        model=shape_name(model, shape, scale), hardware=hardware or str(found["device_name"]),
+        shape=shape, parameters=runner.model.parameter_count, weight_bytes=runner.weight_bytes,
+        dtype=dtype, mode=runner.mode, environment=found, measured=measured,
+        peak=float(torch.cuda.max_memory_allocated(place)) if place.type == "cuda" else None)
+
+
+__all__ = ["TooLargeError", "measure_model"]

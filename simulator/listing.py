@@ -130,7 +130,8 @@ _FORMS = {"bandwidth": format_bandwidth, "memory": format_memory, "compute": for
           "power": lambda v: f"{v:,.0f} W", "price": lambda v: f"{v * 3600:.2f} USD/h",
           "energy_per_byte": lambda v: f"{v / 8 * 1e12:.2f} pJ/bit",
           "energy_per_flop": lambda v: f"{v * 1e12:.2f} pJ/FLOP",
-          "count": lambda v: f"{v:,.0f}", "fraction": lambda v: f"{v:.2f}"}
+          "count": lambda v: f"{v:,.0f}", "fraction": lambda v: f"{v:.2f}",
+          "factor": lambda v: f"{v:.3g} x"}
 
 
 def hardware_show_lines(h: Hardware) -> list[str]:

@@ -23,6 +23,7 @@ _COMMANDS = {
     "disaggregate": "Prefill and decode on pools of their own, against both together.",
     "validate": "Predictions beside published measurements, and how far off they are.",
     "measure": "Run a real decoder on this machine and time prefill and decode.",
+    "calibrate": "Measure this machine, or fit a chip to benchmark files that you have.",
     "memory": "Whether it fits, and the largest batch and context that do.",
     "hardware": "List and show the devices of the catalogue.",
     "models": "List and show the models of the catalogue.",

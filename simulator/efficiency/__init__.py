@@ -123,8 +123,10 @@ class Efficiency:
             found, self.units, h.memory_bandwidth)
         spec = self.level == "spec"
         scale = engine.compute_scale if phase == "prefill" else 1.0
-        compute = 1.0 if spec else scale * self._level.compute
-        memory = 1.0 if spec else engine.memory_scale * self._level.memory
+        compute, memory = scale * self._level.compute, engine.memory_scale * self._level.memory
+        if spec:
+            compute, memory = (1.0 if level is None else level
+                               for level in (h.compute_level, h.memory_level))
         if engine.dequantises and format.endswith("-weight"):
             # Read, written out at two bytes a value, and read again by the product.
             memory *= 1.0 + 4.0 / kernel_format(format).weight

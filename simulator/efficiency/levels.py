@@ -69,7 +69,16 @@ def owners(hardware: Hardware) -> list[tuple[str, str]]:
 
 
 def level_of(hardware: Hardware) -> Level:
-    """The level of a device, or of what it is most like."""
+    """The level of a device, or of what it is most like; a file that states its own knows best."""
+    found, stated = _fitted(hardware), {
+        kind: value for kind, value in (("memory", hardware.memory_level),
+                                        ("compute", hardware.compute_level)) if value is not None}
+    if not stated:
+        return found
+    return msgspec.structs.replace(found, **stated, of=hardware.name, known="device")
+
+
+def _fitted(hardware: Hardware) -> Level:
     for kind, name in owners(hardware):
         entry = table_in_use().get(kind, {}).get(name)
         if entry is not None and entry.get("rows", FEWEST_ROWS) >= FEWEST_ROWS:

@@ -133,6 +133,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     kernel_floor: float | None = None
     bandwidth_efficiency: float | None = None
     compute_efficiency: float | None = None
+    memory_level: float | None = None
+    compute_level: float | None = None
     layer_overhead: float | None = None
     year: float | None = None
 
@@ -266,11 +268,13 @@ QUANTITIES: Final[dict[str, str]] = {
     "tdp": "power", "idle_power": "power", "memory_energy": "energy_per_byte",
     "compute_energy": "energy_per_flop", "link_energy": "energy_per_byte", "price": "price",
     "launch_time": "time", "kernel_floor": "time", "bandwidth_efficiency": "fraction",
-    "compute_efficiency": "fraction", "layer_overhead": "time", "year": "count",
+    "compute_efficiency": "fraction", "layer_overhead": "time",
+    "memory_level": "factor", "compute_level": "factor", "year": "count",
 }  # fmt: skip
 
 SMALLER_IS_FASTER: Final = frozenset(
     {"link_latency", "scale_out_latency", "launch_time", "kernel_floor", "layer_overhead",
+     "memory_level", "compute_level",
      "tdp", "idle_power", "memory_energy", "compute_energy", "link_energy", "price",
      "os_reserve"}
 )

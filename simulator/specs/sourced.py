@@ -122,8 +122,8 @@ def parse_provenance(
 
 
 def parse_number(value: Any, dimension: str, where: str) -> float:
-    """A number of `dimension`; `count` and `fraction` are bare, all others carry a unit."""
-    if dimension in ("count", "fraction"):
+    """A number of `dimension`; counts, fractions and factors are bare, others carry a unit."""
+    if dimension in ("count", "fraction", "factor"):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{where}: {shown(value)} is not a number")
         try:

@@ -250,7 +250,7 @@ class Runner:
         def run() -> None:
             token.copy_(self.model.sampling(self.model.decode(token, cache)))
 
-        return _Step(run, cache.reset)
+        return _Step(run, cache.reset, token)
 
     def _static_step(self, cache: KvCache, batch: int) -> _Step:
         token = self.tokens(batch, 1)
@@ -266,7 +266,7 @@ class Runner:
             call(token, position)
 
         replay = self._captured(run) if self.graph else run
-        return _Step(replay, position.fill_)
+        return _Step(replay, position.fill_, token)
 
     def _captured(self, run: Callable[[], None]) -> Callable[[], None]:
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -336,10 +336,11 @@ class Runner:
 
 @dataclass(frozen=True)
 class _Step:
-    """A decode step, and how to start again at a context."""
+    """A decode step, how to start again at a context, and the token that it reads and writes."""
 
     run: Callable[[], object]
     restart: Callable[[int], object]
+    token: Tensor
 
 
 def measure_phases(shape: Shape, dtype: str, device: torch.device | str, batch: int, prompt: int,

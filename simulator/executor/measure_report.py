@@ -153,7 +153,7 @@ def session_lines(s: Session, file: str | None) -> list[str]:
     """The table: each phase at each point, then the operations of the last point."""
     e = s.environment
     where = (f"{e['device_name']}, driver {e['driver']}, CUDA {e['cuda']}" if e["device"] == "cuda"
-             else f"{e['device_name']}, {e['threads']} threads")
+             else f"{e['device_name']}, {e['threads']} thread{'s' * (e['threads'] != 1)}")
     lines = [f"{s.model}: {s.parameters / 1e9:.3g} B parameters, {format_memory(s.weight_bytes)} "
              f"of {s.dtype} weights, {s.mode}",
              f"measured on {where}; torch {e['torch']}, {e['date']}", ""]

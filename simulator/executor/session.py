@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -11,8 +13,27 @@ from simulator.executor.counts import TooLargeError, check_memory
 from simulator.executor.measure import Measured, Runner
 from simulator.executor.measure_report import Session
 from simulator.executor.shapes import shape_name, shape_of
-from simulator.executor.timing import environment, find_device, free_memory, set_threads
+from simulator.executor.timing import (
+    Timing,
+    environment,
+    find_device,
+    free_memory,
+    set_threads,
+)
 from simulator.specs.model import Model
+
+ROUNDS = 3
+# Seconds after which a phase of a point is repeated no further.
+BUDGET = 10.0
+
+
+def joined(measured: Sequence[Measured]) -> list[Measured]:
+    """The rounds of each phase and operation at each point as one measurement."""
+    found: dict[tuple[object, ...], list[Measured]] = defaultdict(list)
+    for m in measured:
+        found[m.phase, m.operation, m.batch, m.input, m.output].append(m)
+    return [replace(same[0], time=Timing.joined([m.time for m in same]))
+            for same in found.values()]
 
 
 def measure_model(
@@ -21,7 +42,11 @@ def measure_model(
     threads: int | None = None, compiled: bool = False, graph: bool = False,
     hardware: str | None = None, progress: Callable[[str], None] = lambda text: None,
 ) -> Session:
-    """Measure every batch with every input; the memory of all of them is checked before."""
+    """Measure every batch with every input; the memory of all of them is checked before.
+
+    The repeats are spread over rounds through all points, since a machine's speed drifts within
+    seconds: repeats in a row would agree with each other and not with the next minute.
+    """
     place = find_device(device)
     set_threads(threads)
     shape = shape_of(model, layers, scale)
@@ -37,9 +62,12 @@ def measure_model(
     measured: list[Measured] = []
     try:
         runner = Runner(shape, dtype, place, max(inputs) + output, compiled, graph)
-        for number, (batch, prompt) in enumerate(points, 1):
-            progress(f"{number} of {len(points)}: batch {batch}, input {prompt}")
-            measured += runner.measure(batch, prompt, output, repeats)
+        rounds = min(ROUNDS, repeats)
+        for turn in range(1, rounds + 1):
+            for batch, prompt in points:
+                progress(f"round {turn} of {rounds}: batch {batch}, input {prompt}")
+                measured += runner.measure(batch, prompt, output, -(-repeats // rounds),
+                                           BUDGET / rounds)
     except (torch.OutOfMemoryError, MemoryError):
         raise InputError("the device ran out of memory; use fewer --layers or a smaller --batch, "
                          "--input or --scale") from None
@@ -47,8 +75,8 @@ def measure_model(
     return Session(
         model=shape_name(model, shape, scale), hardware=hardware or str(found["device_name"]),
         shape=shape, parameters=runner.model.parameter_count, weight_bytes=runner.weight_bytes,
-        dtype=dtype, mode=runner.mode, environment=found, measured=measured,
+        dtype=dtype, mode=runner.mode, environment=found, measured=joined(measured),
         peak=float(torch.cuda.max_memory_allocated(place)) if place.type == "cuda" else None)
 
 
-__all__ = ["TooLargeError", "measure_model"]
+__all__ = ["TooLargeError", "joined", "measure_model"]

@@ -11,7 +11,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,22 +28,28 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Median, p10 and p90 [s] of `repeats` runs."""
+    """Median, p10 and p90 [s] of `repeats` runs, and the runs in their order."""
 
     median: float
     low: float
     high: float
     repeats: int
+    runs: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, seconds: list[float]) -> Timing:
         """The timing of single runs."""
         low, median, high = np.quantile(seconds, (0.1, 0.5, 0.9))
-        return cls(float(median), float(low), float(high), len(seconds))
+        return cls(float(median), float(low), float(high), len(seconds), tuple(seconds))
+
+    @classmethod
+    def joined(cls, timings: Sequence[Timing]) -> Timing:
+        """One timing of the runs of several."""
+        return cls.of([seconds for t in timings for seconds in t.runs])
 
     def per(self, count: float) -> Timing:
         """The time of one of `count` equal parts."""
-        return Timing(self.median / count, self.low / count, self.high / count, self.repeats)
+        return Timing.of([seconds / count for seconds in self.runs])
 
 
 def usable_cpus() -> int:
@@ -184,7 +190,7 @@ def environment(device: torch.device) -> dict[str, str | int | float | None]:
         "device": device.type,
         "device_name": (torch.cuda.get_device_name(device) if device.type == "cuda"
                         else _cpu_name()),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "driver": None,
         "threads": torch.get_num_threads(),

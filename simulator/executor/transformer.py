@@ -356,16 +356,17 @@ class Transformer(nn.Module):
         of them would take longer than measuring.
         """
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        block = torch.empty(RANDOM_BLOCK, dtype=torch.float32, device=self.device)
+        size = min(RANDOM_BLOCK, max(p.numel() for p in self.parameters()))
+        block = torch.empty(size, dtype=torch.float32, device=self.device)
         block = block.normal_(generator=generator).to(self.dtype)
         for number, (name, p) in enumerate(self.named_parameters()):
             if p.dim() == 1:
                 p.fill_(0.0 if name.endswith("bias") else 1.0)
                 continue
-            flat, shift = p.view(-1), (number * 7_919) % RANDOM_BLOCK
+            flat, shift = p.view(-1), (number * 7_919) % size
             own = block.roll(shift) * p.shape[-1] ** -0.5
-            for start in range(0, flat.numel(), RANDOM_BLOCK):
-                part = flat[start:start + RANDOM_BLOCK]
+            for start in range(0, flat.numel(), size):
+                part = flat[start:start + size]
                 part.copy_(own[: part.numel()])
 
     def cache(self, batch: int, tokens: int) -> KvCache:

@@ -1,1 +1,93 @@
 """Capacity planning: which machines, how many and how set up, for a traffic and its targets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from simulator.planning.ask import Ask
+from simulator.planning.finalists import (
+    Verified,
+    largest_simulated_rate,
+    simulate_finalists,
+)
+from simulator.planning.limits import Limit, Spread, limits, spreads
+from simulator.planning.search import Option, explained, front, sized
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer: options in order, the first of them the plan where it is usable.
+
+    verified    the finalists after their simulation; empty where none was simulated
+    front       options that no other beats in both cost and latency
+    limits      of the best, the first to break first; spreads: the range of its figures
+    analytical  seconds of the formulas; wall: of all
+    """
+
+    ask: Ask
+    options: tuple[Option, ...]
+    verified: tuple[Verified, ...]
+    front: tuple[Option, ...]
+    limits: tuple[Limit, ...]
+    spreads: dict[str, Spread]
+    max_rate: float
+    warnings: tuple[str, ...]
+    analytical: float
+    wall: float
+
+    @property
+    def best(self) -> Option | None:
+        """The cheapest option that serves the rate within the targets; None: none does."""
+        return self.options[0] if self.options and self.options[0].usable else None
+
+
+def plan(ask: Ask, simulate: bool = True, executor: Executor | None = None,
+         progress: Callable[[str], None] = lambda text: None) -> Plan:
+    """The cheapest deployment that serves the traffic within its targets, and why not the others.
+
+    simulate  whether the finalists are simulated, or only the formulas asked
+    """
+    began, output = time.perf_counter(), ask.load.mean_output
+    options, verified = sized(ask, executor), list[Verified]()
+    analytical = time.perf_counter() - began
+    if simulate and options and options[0].usable:
+        verified = simulate_finalists(ask, options, progress)
+        options = _with_verified(options, verified)
+    best = options[0] if options and options[0].usable else None
+    top = 0.0
+    if best is not None:
+        held = [v for v in verified if v.option is best]
+        progress("looking for the largest rate")
+        top = largest_simulated_rate(ask, held[0]) if held else best.max_rate
+    return Plan(
+        ask, tuple(explained(options, output)), tuple(verified), tuple(front(options, output)),
+        tuple(limits(ask, best)) if best is not None else (),
+        spreads(ask, best) if best is not None else {}, top, tuple(_warnings(ask, best)),
+        analytical, time.perf_counter() - began)
+
+
+def _with_verified(options: list[Option], verified: list[Verified]) -> list[Option]:
+    """Simulated options in front, in their order; those that were not keep theirs."""
+    done = {id(v.option.candidate) for v in verified}
+    return [*(v.option for v in verified if v.option.usable),
+            *(o for o in options if id(o.candidate) not in done),
+            *(v.option for v in verified if not v.option.usable)]
+
+
+def _warnings(ask: Ask, best: Option | None) -> list[str]:
+    found = list(ask.notes)
+    if best is None:
+        return found
+    h = best.candidate.offer.hardware
+    if h.status in ("announced", "hypothetical"):
+        found.append(f"{h.title} is {h.status}: its figures are not a specification")
+    if ask.utilisation > 0.85:
+        found.append(f"plans up to {ask.utilisation:.0%} utilisation: above 85 % waits grow "
+                     "without bound at the least burst")
+    return found
+
+
+__all__ = ["Ask", "Limit", "Option", "Plan", "Spread", "Verified", "plan"]

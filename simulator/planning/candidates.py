@@ -5,7 +5,9 @@ step and prefill times from the estimate.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -18,14 +20,15 @@ from simulator.memory import memory
 from simulator.planning.ask import Ask, Offer
 from simulator.planning.capacity import Replicas
 from simulator.planning.load import Floats, Load
-from simulator.request import Estimate, Figure, estimate
+from simulator.request import Figure, estimate
 from simulator.sharding import Parallelism
 from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
+from simulator.step import PassTime
 from simulator.systems import check_links, node_sizes
 from simulator.units import format_memory
 
-BATCHES = 2.0 ** np.arange(12)
+BATCHES: Floats = np.exp2(np.arange(12, dtype=np.float64))
 # Sequences beside which the cost of a prompt is taken.
 BESIDE = 32.0
 BUDGETS = (2048, 8192)
@@ -34,18 +37,32 @@ ENDS = ("expected", "low", "high")
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One replica: deployment, engine settings, and its times at each end of their range.
+class Profile:
+    """Times [s] of one replica at each end of their range, and what one of its devices does.
 
-    rows     of the arrays of all candidates
-    refused  why it can't be; then there is no profile
+    steps          decode step of each of `BATCHES`; prefill: a prompt of each length alone;
+                   marginal: what a prompt adds to steps that run anyway
+    room           sequences of mean context that the KV memory holds
+    step_work, prompt_work   (bytes, FLOPs, wire bytes) of one device by batch and by length
     """
+
+    steps: Figure
+    prefill: Figure
+    marginal: Figure
+    room: float
+    step_work: tuple[Floats, Floats, Floats]
+    prompt_work: tuple[Floats, Floats, Floats]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One replica of a device in a format. `refused`: why it can't be; then it has no profile."""
 
     offer: Offer
     format: str
     parallelism: Parallelism
     nodes: int
-    deployment: Deployment | None = None
+    base: Deployment | None = None
     profile: Profile | None = None
     refused: str = ""
 
@@ -54,16 +71,11 @@ class Candidate:
         """Devices of one replica."""
         return self.parallelism.devices
 
-
-@dataclass(frozen=True)
-class Profile:
-    """Times [s] of one replica, and sequences of mean context that its KV memory holds."""
-
-    steps: Figure
-    prefill: Figure
-    marginal: Figure
-    room: float
-    detail: Estimate
+    @cached_property
+    def deployment(self) -> Deployment:
+        """The deployment of one replica."""
+        assert self.base is not None
+        return self.base.replace(parallelism=self.parallelism, nodes=self.nodes)
 
 
 def formats_of(text: str, h: Hardware, d: Deployment) -> Deployment:
@@ -88,10 +100,12 @@ def formats_of(text: str, h: Hardware, d: Deployment) -> Deployment:
                      kv=d.model.kv_format or "bf16")
 
 
-def check_formats(texts: Sequence[str], ask_model: Deployment) -> None:
+def check_format(text: str) -> None:
     """Refuse names of formats that no device could take, before anything is searched."""
-    for text in texts:
-        formats_of(text, ask_model.hardware, ask_model)
+    parts = [part.strip().lower() for part in text.split("/")]
+    for i, part in enumerate(parts):
+        if i or part != "own":
+            number_format(part, "--formats")
 
 
 def _sizes(h: Hardware, most: int | None) -> Iterator[tuple[int, int]]:
@@ -111,51 +125,60 @@ def _splits(d: Deployment, devices: int) -> Iterator[Parallelism]:
             yield p
 
 
-def candidates(ask: Ask) -> list[Candidate]:
+Found = tuple[Parallelism, int, Profile | None, str]
+
+
+def candidates(ask: Ask, executor: Executor | None = None) -> list[Candidate]:
     """All replicas, those that can't be with the reason. Several nodes only where one is too
-    small.
+    small. An executor works out the devices and formats side by side.
     """
     found: list[Candidate] = []
+    asked: list[tuple[Offer, str, Deployment]] = []
     for offer in ask.offers:
         for engine in ask.engines:
             for text in ask.formats:
-                found += _of_device(ask, offer, engine, text)
+                try:
+                    base = formats_of(text, offer.hardware,
+                                      Deployment(ask.model, offer.hardware, engine))
+                except InputError as error:
+                    found.append(Candidate(offer, text, Parallelism(), 1, refused=str(error)))
+                    continue
+                asked.append((offer, text, base))
+    run = map if executor is None else executor.map
+    job = partial(_of_device, load=ask.load)
+    parts = run(job, [base for *_, base in asked], [offer.most for offer, *_ in asked])
+    for (offer, text, base), part in zip(asked, parts, strict=True):
+        found += [Candidate(offer, text, p, nodes, base, profile, refused)
+                  for p, nodes, profile, refused in part]
     return found
 
 
-def _of_device(ask: Ask, offer: Offer, engine: Engine, text: str) -> list[Candidate]:
-    h, found, fits = offer.hardware, [], False
-    try:
-        base = formats_of(text, h, Deployment(ask.model, h, engine))
-    except InputError as error:
-        return [Candidate(offer, text, Parallelism(), 1, refused=str(error))]
-    for devices, nodes in _sizes(h, offer.most):
+def _of_device(base: Deployment, most: int | None, load: Load) -> list[Found]:
+    found: list[Found] = []
+    fits = False
+    for devices, nodes in _sizes(base.hardware, most):
         if nodes > 1 and fits:
             break
         for p in _splits(base, devices):
-            c = _candidate(ask, offer, text, base, p, nodes)
-            fits |= c.profile is not None
-            found.append(c)
+            profile, refused = _profiled(base, p, nodes, load)
+            fits |= profile is not None
+            found.append((p, nodes, profile, refused))
     return found
 
 
-def _candidate(ask: Ask, offer: Offer, text: str, base: Deployment, p: Parallelism,
-               nodes: int) -> Candidate:
-    load = ask.load
+def _profiled(base: Deployment, p: Parallelism, nodes: int,
+              load: Load) -> tuple[Profile | None, str]:
+    """The profile of a split, or why there is none."""
     try:
         d = base.replace(parallelism=p, nodes=nodes)
         check_links(d)
+        m = memory(d, 1.0, max(load.longest - load.outputs[-1], 1.0), load.outputs[-1])
+        if not m.fits:
+            return None, (f"does not fit: {format_memory(float(m.total))} needed a device for one "
+                          f"request, {format_memory(float(m.capacity))} there")
+        return profile(d, load), ""
     except InputError as error:
-        return Candidate(offer, text, p, nodes, refused=str(error))
-    m = memory(d, 1.0, max(load.longest - load.outputs[-1], 1.0), load.outputs[-1])
-    if not m.fits:
-        return Candidate(offer, text, p, nodes, d, refused="does not fit: "
-                         f"{format_memory(float(m.total))} needed a device for one request, "
-                         f"{format_memory(float(m.capacity))} there")
-    try:
-        return Candidate(offer, text, p, nodes, d, profile(d, load))
-    except InputError as error:
-        return Candidate(offer, text, p, nodes, d, refused=str(error))
+        return None, str(error)
 
 
 def cached_tokens(d: Deployment, load: Load) -> float:
@@ -189,8 +212,16 @@ def profile(d: Deployment, load: Load) -> Profile:
         prefill=Figure(*(v[g:g + k] for v in e.ttft.all)),
         marginal=marginal,
         room=float(np.ravel(room)[0]),
-        detail=e,
+        step_work=_work(e.decode.detail, len(lengths), slice(0, g)),
+        prompt_work=_work(e.prefill.detail, len(lengths), slice(g, g + k)),
     )
+
+
+def _work(detail: PassTime, rows: int, part: slice) -> tuple[Floats, Floats, Floats]:
+    """(bytes, FLOPs, wire bytes) of a pass on one device, for some rows."""
+    values = [np.broadcast_to(np.asarray(getattr(detail, f), dtype=np.float64), rows)[part]
+              for f in ("bytes", "flops", "wire")]
+    return values[0].copy(), values[1].copy(), values[2].copy()
 
 
 @dataclass(frozen=True)
@@ -203,7 +234,7 @@ class Setting:
 
 def settings_of(c: Candidate) -> list[Setting]:
     """Engine settings worth trying for a replica, within what its memory holds."""
-    assert c.deployment is not None and c.profile is not None
+    assert c.profile is not None
     engine, room = c.deployment.engine, int(c.profile.room)
     budgets = BUDGETS if engine.batched_tokens is not None else (BUDGETS[-1],)
     if engine.prefill_chunk is not None:
@@ -224,8 +255,8 @@ def replicas(parts: Sequence[tuple[Candidate, Setting]], load: Load,
     def table(name: str) -> Floats:
         return np.array([getattr(getattr(p, name), end) for p in profiles], dtype=np.float64)
 
-    cached = cached_tokens(parts[0][0].deployment, load) if parts else 0.0  # type: ignore[arg-type]
-    fixed = [0.0 if c.deployment is None else c.deployment.engine.request_time for c, _ in parts]
+    cached = cached_tokens(parts[0][0].deployment, load) if parts else 0.0
+    fixed = [c.deployment.engine.request_time for c, _ in parts]
     return Replicas(
         batches=BATCHES, steps=table("steps"), prefill=table("prefill"), marginal=table("marginal"),
         tokens=np.maximum(load.prompts - cached, 1.0),

@@ -100,7 +100,8 @@ class Replicas:
     @cached_property
     def _rates(self) -> Floats:
         """b / tau(b): tokens a second, made to rise with the batch."""
-        return np.maximum.accumulate(self.batches / self.steps, axis=1)
+        rates: Floats = np.maximum.accumulate(self.batches / self.steps, axis=1)
+        return rates
 
     def step(self, b: Array) -> Floats:
         """tau(b), linear between the batches of the table."""
@@ -108,7 +109,8 @@ class Replicas:
         j = np.clip(np.searchsorted(self.batches, x), 1, len(self.batches) - 1)
         rows, low, high = np.arange(len(x)), self.batches[j - 1], self.batches[j]
         u = (x - low) / (high - low)
-        return (1.0 - u) * self.steps[rows, j - 1] + u * self.steps[rows, j]
+        found: Floats = (1.0 - u) * self.steps[rows, j - 1] + u * self.steps[rows, j]
+        return found
 
     def batch(self, tokens_per_s: Array) -> Floats:
         """The b whose steps yield so many tokens a second; below the table's first batch less
@@ -222,13 +224,15 @@ def tpot_tail(r: Replicas, s: State, target: Array) -> Floats:
     varying = np.maximum(tau - base, 0.0) + stall
     variance = stall_variance + batch_variance
     some = -np.expm1(-(prompts + b))           # a request that nothing disturbs has the base step
-    mean = varying / some
-    spread = np.maximum((variance + varying**2) / some - mean**2, 0.0)
+    mean = varying / np.maximum(some, 1e-300)
+    spread = np.maximum((variance + varying**2) / np.maximum(some, 1e-300) - mean**2, 0.0)
     goal = np.asarray(target, dtype=np.float64).reshape(-1, 1) - base
     tail = np.where(goal < 0.0, 1.0, some * gamma_tail(goal, mean, spread))
-    decoding = np.where(load.outputs > 1.5, load.output_weights, 0.0)
+    decoding: Floats = np.where(load.outputs > 1.5, load.output_weights, 0.0)
     total = decoding.sum()
-    return np.where(s.stable, tail @ decoding / total if total > 0.0 else 0.0, 1.0)
+    late: Floats = tail @ decoding / total if total > 0.0 else 0.0 * s.rate
+    found: Floats = np.where(s.stable, late, 1.0)
+    return found
 
 
 def percentile(tail: Array, low: Array, high: Array, share: float = TAIL) -> Floats:

@@ -1,4 +1,4 @@
-"""What gives way first as the rate grows, the range of a plan's figures, and what a machine carries.
+"""What gives way first as the rate grows, and the range of a plan's figures.
 
 Rates [1/s] are those of all replicas of an option.
 """
@@ -39,7 +39,8 @@ class Spread:
     high: float
 
 
-def _one(ask: Ask, o: Option, end: str = "expected") -> Replicas:
+def one_replica(ask: Ask, o: Option, end: str = "expected") -> Replicas:
+    """The arrays of one option's replica, at one end of its step times."""
     assert o.setting is not None
     return replicas([(o.candidate, o.setting)], ask.load, end)
 
@@ -69,7 +70,7 @@ def _cache(r: Replicas, s: State) -> Floats:
 
 def limits(ask: Ask, o: Option) -> list[Limit]:
     """Every limit of an option by the rate at which it is reached, the first to break first."""
-    r, n = _one(ask, o), o.replicas
+    r, n = one_replica(ask, o), o.replicas
     found = [Limit("saturation", float(r.saturation[0]), "the queue has no end")]
     if ask.ttft is not None:
         found.append(Limit("TTFT", float(largest_rate(r, ask.ttft, None)[0]),
@@ -91,7 +92,7 @@ def spreads(ask: Ask, o: Option) -> dict[str, Spread]:
     """Utilisation, largest rate and percentiles with step times at both ends of their range."""
     values: dict[str, dict[str, float]] = {}
     for end in ENDS:
-        r = _one(ask, o, end)
+        r = one_replica(ask, o, end)
         s = steady(r, np.array([o.rate / o.replicas]))
         ttft, tpot = percentiles(r, s)
         top = float(largest_rate(r, ask.ttft, ask.tpot)[0]) * o.replicas

@@ -26,7 +26,7 @@ def quantile_nodes(lengths: Counts) -> tuple[Floats, Floats]:
     """(values, weights) that stand for a distribution; one value where all lengths are equal."""
     values = np.quantile(lengths, (_EDGES[1:] + _EDGES[:-1]) / 2.0)
     found, place = np.unique(values, return_inverse=True)
-    weights = np.bincount(place, weights=np.diff(_EDGES))
+    weights = np.bincount(place, weights=np.diff(_EDGES)).astype(np.float64)
     scale = float(np.mean(lengths)) / float(found @ weights)
     return found * scale, weights
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,14 @@ import numpy as np
 from simulator import energy
 from simulator.pareto import pareto_mask
 from simulator.planning.ask import Ask
-from simulator.planning.candidates import Candidate, Setting, candidates, replicas, settings_of
+from simulator.planning.candidates import (
+    BATCHES,
+    Candidate,
+    Setting,
+    candidates,
+    replicas,
+    settings_of,
+)
 from simulator.planning.capacity import (
     Replicas,
     State,
@@ -80,9 +88,9 @@ class Option:
         return self.usd_per_hour / 3600.0 / (self.rate * output) * 1e6
 
 
-def sized(ask: Ask, found: Sequence[Candidate] | None = None) -> list[Option]:
+def sized(ask: Ask, executor: Executor | None = None) -> list[Option]:
     """Every candidate at its best setting, sized for the rate; the usable ones first."""
-    every = candidates(ask) if found is None else list(found)
+    every = candidates(ask, executor)
     options = [Option(c, None, 0, ask.rate, reason=c.refused) for c in every if c.profile is None]
     parts = [(c, s) for c in every if c.profile is not None for s in settings_of(c)]
     if parts:
@@ -108,6 +116,14 @@ def _sized(ask: Ask, parts: list[tuple[Candidate, Setting]]) -> list[Option]:
             for i in range(len(parts))]
 
 
+def sized_at(ask: Ask, part: tuple[Candidate, Setting], count: int, rate: float) -> Option:
+    """An option with a given number of replicas at a given rate of all of them."""
+    r = replicas([part], ask.load)
+    s = steady(r, np.array([rate / count]))
+    found = (*percentiles(r, s), largest_rate(r, ask.ttft, ask.tpot))
+    return replace(_option(ask, part, r, s, 0, found, count), rate=rate)
+
+
 def _best_settings(parts: list[tuple[Candidate, Setting]], r: Replicas, within: Floats,
                    count: Floats) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """Of each candidate the setting with the fewest replicas, then the highest rate within the
@@ -130,7 +146,7 @@ def _option(ask: Ask, part: tuple[Candidate, Setting], r: Replicas, s: State, i:
     ttft, tpot, top = (float(values[i]) for values in found)
     price = candidate.offer.price
     n = max(count, 1)
-    watts, bounded = power(candidate, ask, float(s.rate[i]), float(s.batch[i]), float(s.step[i]))
+    watts, bounded = power(candidate, ask, float(s.rate[i]), float(s.batch[i]))
     option = Option(
         candidate, setting, count, ask.rate, top * n, float(r.saturation[i]) * n,
         float(s.utilisation[i]), float(s.prefill_load[i]), float(s.batch[i]), float(s.step[i]),
@@ -156,33 +172,28 @@ def refusal(ask: Ask, o: Option) -> str:
     return ""
 
 
-def power(c: Candidate, ask: Ask, rate: float, batch: float, step: float) -> tuple[float, bool]:
+def power(c: Candidate, ask: Ask, rate: float, batch: float) -> tuple[float, bool]:
     """(watts of one replica at `rate`, whether that is only the limit of its boards)."""
-    assert c.deployment is not None and c.profile is not None
-    h, n = c.deployment.hardware, c.devices
+    assert c.profile is not None
+    h, n, load = c.offer.hardware, c.devices, ask.load
     limit = math.nan if h.tdp is None else float(np.max(h.tdp))
     if not energy.known(h):
         return limit * n, True
-    e, load, dp = c.profile.detail, ask.load, c.deployment.parallelism.dp
     link = h.link_energy or 0.0
 
-    def joules(detail: object, row: float, rows: int) -> float:
-        """Dynamic energy of one device in a pass, between rows of the estimate."""
-        at = [np.broadcast_to(getattr(detail, f), len(e.workload.batch))[:rows]
-              for f in ("bytes", "flops", "wire")]
-        values = energy.dynamic_energy(*at, h.memory_energy, h.compute_energy, link)
-        return float(np.interp(row, np.arange(rows), values))
+    def joules(work: tuple[Floats, Floats, Floats]) -> Floats:
+        """Dynamic energy of one device in a pass."""
+        found: Floats = energy.dynamic_energy(*work, h.memory_energy, h.compute_energy, link)
+        return found
 
-    g = len(e.workload.batch) - 2 * len(load.prompts) - 1
-    steps = joules(e.decode.detail, max(math.log2(max(batch, 1.0)), 0.0), g)
-    each = [joules(e.prefill.detail, g + i, g + i + 1) for i in range(len(load.prompts))]
-    prompts = float(np.array(each) @ load.prompt_weights) / dp
-    per_s = rate * (prompts + load.mean_output * steps / max(batch, 1.0))
-    return min(float(np.max(h.idle_power)) + per_s, limit) * n, False
+    step_energy = float(np.interp(max(batch, 1.0), BATCHES, joules(c.profile.step_work)))
+    prompt = float(joules(c.profile.prompt_work) @ load.prompt_weights) / c.parallelism.dp
+    per_s = rate * (prompt + load.mean_output * step_energy / max(batch, 1.0))
+    return min(float(np.max(h.idle_power or 0.0)) + per_s, limit) * n, False
 
 
 def _order(o: Option) -> tuple[object, ...]:
-    """Usable first; those with a price before those without; then cost, then watts, then latency."""
+    """Usable first; those with a price before those without; then cost, watts and latency."""
     priced = not math.isnan(o.usd_per_hour)
     p = o.candidate.parallelism
     return (not o.usable, o.replicas == 0, not priced, round(o.usd_per_hour, 6) if priced else 0.0,

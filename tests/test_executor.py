@@ -496,6 +496,28 @@ def test_a_decode_run_takes_every_context_once() -> None:
     assert seen[3:] == [10, 11, 12, 13] * 3
 
 
+def test_the_timed_step_of_fixed_shapes_decodes_the_same_tokens() -> None:
+    check_static_step(Runner(TINY, "fp32", "cpu", 64))
+
+
+def check_static_step(runner: Runner) -> None:
+    """The steps that are timed give the tokens of an eager model."""
+    tokens = prompt(TINY).to(runner.device)
+    with torch.inference_mode():
+        expected = runner.model.generate(tokens, 8)
+        cache = runner.model.cache(2, 27)
+        step = runner._static_step(cache, 2)    # its warm-up writes into the cache
+        cache.reset()
+        first = runner.model.sampling(runner.model.prefill(tokens, cache))
+        step.token.copy_(first)
+        step.restart(tokens.shape[1])
+        found = [first]
+        for _ in range(7):
+            step.run()
+            found.append(step.token.clone())
+    assert torch.equal(torch.cat(found, dim=1), expected)
+
+
 def test_hooks_are_taken_off() -> None:
     runner = Runner(TINY, "fp32", "cpu", 64)
     runner.operations("decode", 1, 8, 4, repeats=1)
@@ -540,18 +562,6 @@ def test_every_way_of_running_is_timed_on_cuda(options: dict[str, bool]) -> None
 
 @gpu
 @needs_gpu
-def test_a_captured_step_decodes_the_same_tokens() -> None:
-    runner = Runner(TINY, "fp32", "cuda", 64, graph=True)
-    tokens = prompt(TINY).cuda()
-    with torch.inference_mode():
-        expected = runner.model.generate(tokens, 8)
-        cache = runner.model.cache(2, 27)
-        step = runner._static_step(cache, 2)    # its warm-up writes into the cache
-        first = runner.model.sampling(runner.model.prefill(tokens, cache))
-        step.token.copy_(first)
-        step.restart(tokens.shape[1])
-        found = [first]
-        for _ in range(7):
-            step.run()
-            found.append(step.token.clone())
-    assert torch.equal(torch.cat(found, dim=1), expected)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_captured_step_decodes_the_same_tokens(compiled: bool) -> None:
+    check_static_step(Runner(TINY, "fp32", "cuda", 64, compiled=compiled, graph=True))

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from simulator.cli.common import names, real, write_json, write_lines, write_warnings
+from simulator.cli.common import names, real, write_json, write_lines
 from simulator.errors import InputError
 
 MOST_POINTS = 1000
@@ -82,7 +82,7 @@ def command(model: str, device: str | None, layers: str | None, scale: str, batc
             spec, place, chosen.strip().lower(), counts["--batch"], counts["--input"], tokens,
             first, factor, runs, used, compiled, graph, named, _progress)
     except TooLargeError as error:
-        write_warnings([str(error)])
+        click.echo(f"tokline: {error}", err=True)
         if as_json:
             write_json({"fits": False, "needed_bytes": error.needed, "free_bytes": error.free,
                         "layers_that_fit": error.layers})

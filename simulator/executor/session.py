@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
 from simulator.errors import InputError
 from simulator.executor.counts import TooLargeError, check_memory
@@ -62,7 +63,7 @@ def measure_model(
     measured: list[Measured] = []
     try:
         runner = Runner(shape, dtype, place, max(inputs) + output, compiled, graph)
-        rounds = min(ROUNDS, repeats)
+        rounds = 1 if compiled else min(ROUNDS, repeats)    # a round would compile anew
         for turn in range(1, rounds + 1):
             for batch, prompt in points:
                 progress(f"round {turn} of {rounds}: batch {batch}, input {prompt}")
@@ -71,6 +72,9 @@ def measure_model(
     except (torch.OutOfMemoryError, MemoryError):
         raise InputError("the device ran out of memory; use fewer --layers or a smaller --batch, "
                          "--input or --scale") from None
+    except TorchDynamoException as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"--compile: torch could not compile the model: {reason[:200]}") from None
     found = environment(place)
     return Session(
         model=shape_name(model, shape, scale), hardware=hardware or str(found["device_name"]),

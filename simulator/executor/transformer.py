@@ -72,7 +72,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     fp32 on CPU goes to oneDNN: the default BLAS takes m times as long for m rows up to 8 although
     the weights are read once (AMD Zen 3, torch 2.13: 28 ms against 10 ms at 4 rows).
     """
-    if ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32:
+    if (ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32
+            and not torch.compiler.is_compiling()):
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return result
     return F.linear(x, weight, bias)

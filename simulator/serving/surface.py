@@ -149,13 +149,13 @@ class StepSurface:
                                                      str(i))}
         one = self._base.forward([Segment(1.0, 1.0, 1.0, "prefill")], 1.0)
         self._host = float(one.expected - _kernels(one)) if not self._async else 0.0
-        self._host_each = d.engine.sequence_time
+        self._host_each = float(d.engine.sequence_time)
         self._host -= 0.0 if self._async else self._host_each
         if self._async:
             layers = d.model.layer_count
             self._host = float(d.engine.host_time + layers * (d.engine.layer_time + (
                 hardware.layer_overhead or 0.0)))
-        self._floor = self._attention(one)
+        self._floor = float(self._attention(one))
         self._stage = float(one.stage_shares(last_share(d))[0]) if self._pp > 1 else 1.0
         self._knots = self._choose_knots()
         self._grid: tuple[list[float], list[float], list[list[float]], list[list[bool]]] | None
@@ -349,7 +349,7 @@ class StepSurface:
         whole = self._scale["prefill"] * one * float(fill_and_drain(parts, self._stage))
         if B == 0:
             return whole
-        row = self.row(B if dp == 1 else B)
+        row = self.row(B)
         j = bisect_left(row.knots, X)
         return row.a[j] + row.b[j] * X + whole * self._stage
 

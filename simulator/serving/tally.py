@@ -1,0 +1,79 @@
+"""What is counted while a simulation runs: gaps between tokens, time by phase, samples of the load.
+
+Nothing here grows with the number of requests or tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import numpy as np
+
+from simulator.arrays import Array
+
+# Gaps are counted in classes 1 % wide, from a microsecond to three hours.
+RESOLUTION = 0.01
+PER_E = 1.0 / math.log1p(RESOLUTION)
+SHIFT = -math.log(1e-6) * PER_E
+CLASSES = int(PER_E * math.log(1e4) + SHIFT) + 2
+SAMPLES = 2048
+
+
+class Gaps:
+    """Histogram of the times between tokens of a sequence."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * CLASSES
+
+    def add(self, gap: float, number: int) -> None:
+        """`number` gaps of one size."""
+        place = int(math.log(gap) * PER_E + SHIFT) if gap > 1e-6 else 0
+        self.counts[min(place, CLASSES - 1)] += number
+
+    def spread(self, first: float, last: float, number: int) -> None:
+        """Gaps spaced evenly from `first` to `last`."""
+        parts = min(max(math.ceil(abs(last - first) / min(first, last) / RESOLUTION), 1), number)
+        for i in range(parts):
+            share = number * (i + 1) // parts - number * i // parts
+            self.add(first + (last - first) * (i + 0.5) / parts, share)
+
+    def quantiles(self, shares: Array) -> Array:
+        """Gaps below which these shares lie, in the middle of their class; NaN without gaps."""
+        total = np.cumsum(self.counts)
+        if not total[-1]:
+            return np.full(np.shape(shares), np.nan)
+        place = np.searchsorted(total, np.asarray(shares) * total[-1])
+        return np.exp((np.minimum(place, CLASSES - 1) + 0.5 - SHIFT) / PER_E)
+
+    def merge(self, other: Gaps) -> None:
+        """Add another histogram."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+
+
+class Samples:
+    """Time, running, waiting and the share of KV blocks used, at most `SAMPLES` times.
+
+    When they are full every second one is dropped, and they are taken half as often.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self.columns = [array("d") for _ in range(4)]
+
+    def add(self, *values: float) -> float:
+        """A sample; when the next is due."""
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
+        if len(self.columns[0]) >= SAMPLES:
+            self.columns = [column[::2] for column in self.columns]
+            self.interval *= 2.0
+        return values[0] + self.interval
+
+    def arrays(self) -> tuple[Array, Array, Array, Array]:
+        """(time, running, waiting, share of the KV blocks)."""
+        t, running, waiting, kv = (np.array(c) for c in self.columns)
+        return t, running, waiting, kv
+
+
+__all__ = ["CLASSES", "PER_E", "RESOLUTION", "SHIFT", "Gaps", "Samples"]

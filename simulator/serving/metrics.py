@@ -1,0 +1,177 @@
+"""From when things happened to what users see: percentiles, rates, and whether it keeps up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.arrays import Array
+from simulator.errors import InputError
+from simulator.serving.run import Run
+from simulator.serving.tally import Gaps
+
+SHARES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+
+# Share of the arrivals by which a queue may grow, above and below a load that is near the limit,
+# and the least that counts as a queue.
+GROWTH, ANY_GROWTH, NEAR, QUEUE = 0.1, 0.3, 0.85, 10
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Targets of a request [s]; None: none."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse targets that no time can meet."""
+        for name in ("ttft", "tpot"):
+            value = getattr(self, name)
+            if value is not None and not (np.isfinite(value) and value > 0.0):
+                raise InputError(f"slo-{name}: {value} must be above 0")
+
+
+def figures(values: Array) -> Figures | None:
+    """Mean and percentiles; None of nothing."""
+    if not len(values):
+        return None
+    found = np.quantile(values, list(SHARES.values()))
+    return {"mean": float(np.mean(values)),
+            **{k: float(v) for k, v in zip(SHARES, found, strict=True)}}
+
+
+def inside(run: Run) -> Array:
+    """Requests that the figures are of: that arrived, or in a closed loop ended, in the window."""
+    when = run.arrival if run.concurrency is None else run.finish
+    return (when >= run.window[0]) & (when <= run.window[1])
+
+
+def tpot(run: Run) -> Array:
+    """(E2E - TTFT) / (output - 1) of each request [s]; NaN with one output token."""
+    more = run.requests.output - 1
+    return np.where(more > 0, (run.finish - run.first) / np.maximum(more, 1), np.nan)
+
+
+def latencies(run: Run, request_time: float) -> dict[str, Figures | None]:
+    """TTFT with and without the queue, TPOT, ITL and E2E of the requests in the window [s]."""
+    mine = inside(run)
+    first = (run.first - run.arrival)[mine]
+    wait = (run.admitted - run.arrival)[mine] - request_time
+    each = tpot(run)[mine]
+    gaps = Gaps()
+    for r in run.replicas:
+        gaps.merge(r.gaps)
+    steps = (run.requests.output - 1)[mine]
+    itl: Figures | None = None
+    if sum(gaps.counts) and steps.sum():
+        shares = gaps.quantiles(np.array(list(SHARES.values())))
+        itl = {"mean": float((run.finish - run.first)[mine].sum() / steps.sum()),
+               **{k: float(v) for k, v in zip(SHARES, shares, strict=True)}}
+    return {"ttft_s": figures(first), "ttft_no_queue_s": figures(first - wait),
+            "queue_s": figures(wait), "tpot_s": figures(each[~np.isnan(each)]), "itl_s": itl,
+            "e2e_s": figures((run.finish - run.arrival)[mine])}
+
+
+def span(run: Run) -> tuple[float, float]:
+    """The window [s], or all of the run where nothing is cut."""
+    low, high = run.window
+    if not np.isfinite(low):
+        low, high = float(run.arrival.min()), float(run.finish.max())
+    return low, high
+
+
+def rates(run: Run, slo: Slo) -> dict[str, float | None]:
+    """Tokens and requests a second that ended in the window; goodput: those within the targets."""
+    low, high = span(run)
+    ended = (run.finish >= low) & (run.finish <= high)
+    time = high - low
+    good = np.ones(len(run.arrival), dtype=bool)
+    if slo.ttft is not None:
+        good &= run.first - run.arrival <= slo.ttft
+    if slo.tpot is not None:
+        good &= ~(tpot(run) > slo.tpot)
+    if time <= 0.0:
+        return dict.fromkeys(("requests_per_s", "output_tokens_per_s", "input_tokens_per_s",
+                              "goodput_requests_per_s"))
+    return {"requests_per_s": float(ended.sum() / time),
+            "output_tokens_per_s": float(run.requests.output[ended].sum() / time),
+            "input_tokens_per_s": float(run.requests.input[ended].sum() / time),
+            "goodput_requests_per_s": float((ended & good).sum() / time)}
+
+
+def attainment(run: Run, slo: Slo) -> float | None:
+    """Share of the requests in the window that meet every target; None without targets."""
+    if slo.ttft is None and slo.tpot is None:
+        return None
+    mine = inside(run)
+    good = np.ones(len(run.arrival), dtype=bool)
+    if slo.ttft is not None:
+        good &= run.first - run.arrival <= slo.ttft
+    if slo.tpot is not None:
+        good &= ~(tpot(run) > slo.tpot)
+    return float(good[mine].mean()) if mine.any() else None
+
+
+def queue_growth(run: Run) -> tuple[float, int]:
+    """(growth of the queue in the window as a share of its arrivals, queue at the end of it)."""
+    low, high = span(run)
+    if run.concurrency is not None:
+        return 0.0, 0
+    high = min(high, float(run.arrival[-1]))
+    arrived = np.searchsorted(run.arrival, [low, high], "right")
+    admitted = np.searchsorted(np.sort(run.admitted), [low, high], "right")
+    queue = arrived - admitted
+    return float((queue[1] - queue[0]) / max(arrived[1] - arrived[0], 1)), int(queue[1])
+
+
+def keeps_up(run: Run, utilisation: float | None) -> bool:
+    """Whether the queue has a steady state: arrivals below the largest rate, and it doesn't grow.
+
+    A percentile of a queue that grows says only how long one has watched.
+    """
+    if run.concurrency is not None:
+        return True
+    load = 0.0 if utilisation is None else utilisation
+    growth, queue = queue_growth(run)
+    grows = growth > (GROWTH if load > NEAR else ANY_GROWTH) and queue >= QUEUE
+    return load < 1.0 and not grows
+
+
+def busy_shares(run: Run) -> dict[str, float]:
+    """Shares of the whole run that replicas prefill, decode, do both in one step, swap, and idle.
+
+    Of one pool; a prefill pool of its own is counted apart.
+    """
+    end = max(r.t for r in run.replicas)
+    begin = float(run.arrival.min())
+    whole = (end - begin) * len(run.replicas)
+    found = {k: sum(r.busy[k] for r in run.replicas) / whole for k in run.replicas[0].busy}
+    found["idle"] = max(1.0 - sum(found.values()), 0.0)
+    if run.prefill_replicas:
+        found["prefill_pool"] = (sum(sum(r.busy.values()) for r in run.prefill_replicas)
+                                 / ((end - begin) * len(run.prefill_replicas)))
+    return {k: float(v) for k, v in found.items()}
+
+
+def occupancy(run: Run) -> dict[str, float]:
+    """Mean and largest share of the KV blocks, and mean sequences and queue, from the samples."""
+    mean: list[tuple[float, ...]] = []
+    most = 0.0
+    for r in run.replicas:
+        t, running, waiting, kv = r.samples.arrays()
+        if not len(t):
+            continue
+        weights = np.diff(np.append(t, max(r.t, t[-1])))
+        weights = weights if weights.sum() > 0 else np.ones(len(t))
+        mean.append(tuple(float(np.average(x, weights=weights)) for x in (kv, running, waiting)))
+        most = max(most, float(kv.max()))
+    kv, running, waiting = (float(np.mean([m[i] for m in mean])) for i in range(3))
+    return {"kv_mean": kv, "kv_max": most, "running_mean": running, "waiting_mean": waiting}
+
+
+__all__ = ["SHARES", "Slo", "attainment", "busy_shares", "figures", "inside", "keeps_up",
+           "latencies", "occupancy", "queue_growth", "rates", "span", "tpot"]

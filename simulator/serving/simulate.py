@@ -1,0 +1,285 @@
+"""`simulate(deployment, requests)`: how a deployment serves a stream of requests.
+
+Every figure is an expectation: the step times are those of `estimate`, whose range is carried over
+by two more runs in which every step takes the low, and the high, end of its time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.arrays import Array
+from simulator.deployment import Deployment, Parallelism
+from simulator.disaggregation import Link, kv_transfer_bytes
+from simulator.errors import InputError
+from simulator.serving import metrics
+from simulator.serving.metrics import Slo
+from simulator.serving.policy import KvMemory, Policy, kv_memory
+from simulator.serving.pools import KvLink
+from simulator.serving.requests import Requests
+from simulator.serving.run import CUT, PrefillPool, Run, Setup, serve
+from simulator.serving.surface import End, StepSurface
+from simulator.serving.tally import RESOLUTION
+
+# Requests of the runs at the low and the high end of the step times, and of the run that finds the
+# largest rate: so many for each place in the batch.
+RANGE_REQUESTS, WAVES, LEAST_BACKLOG, MOST_BACKLOG = 5_000, 8, 400, 20_000
+
+
+class DoesNotFit(InputError):
+    """The model leaves no memory for a single request."""
+
+
+@dataclass(frozen=True)
+class DecodePool:
+    """Prefill on instances of its own: what they are, how many, and the link to the others."""
+
+    prefill: Deployment
+    replicas: int
+    link: Link
+    policy: Policy | None = None
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a run says; columns hold one value a request, in the order of arrival.
+
+    rejected      requests that no replica can hold, by reason; they are in no column
+    largest_rate  requests a second that the same deployment serves from an endless queue
+    low, high     runs with all step times at an end of their range; None where not asked
+    """
+
+    deployment: Deployment
+    policy: Policy
+    memory: KvMemory
+    run: Run
+    slo: Slo
+    replicas: int
+    rejected: Mapping[str, int]
+    largest_rate: float | None
+    request_time: float
+    wall_s: float
+    low: Served | None = None
+    high: Served | None = None
+
+    @property
+    def arrival(self) -> Array:
+        """Arrivals [s]."""
+        return self.run.arrival
+
+    @property
+    def first_token(self) -> Array:
+        """First tokens [s]."""
+        return self.run.first
+
+    @property
+    def finish(self) -> Array:
+        """Last tokens [s]."""
+        return self.run.finish
+
+    @property
+    def input(self) -> Array:
+        """Prompt tokens."""
+        return self.run.requests.input
+
+    @property
+    def output(self) -> Array:
+        """Output tokens."""
+        return self.run.requests.output
+
+    @property
+    def replica(self) -> Array:
+        """Which replica (decode instance) served each."""
+        return self.run.replica
+
+    @property
+    def offered_rate(self) -> float:
+        """Requests a second that arrive; of a closed loop, that are answered."""
+        if self.run.concurrency is not None:
+            return metrics.rates(self.run, self.slo)["requests_per_s"] or 0.0
+        return self.run.requests.rate
+
+    @property
+    def utilisation(self) -> float | None:
+        """Offered rate over the largest rate: 1 is the limit. A busy share would be 1 long before.
+        """
+        if self.largest_rate is None or not math.isfinite(self.offered_rate):
+            return None
+        return self.offered_rate / self.largest_rate
+
+    @property
+    def stable(self) -> bool:
+        """Whether it keeps up with the arrivals."""
+        return metrics.keeps_up(self.run, self.utilisation)
+
+    def summary(self) -> dict[str, Any]:
+        """Every figure, SI units; percentiles are None where the queue has no steady state."""
+        stable, run = self.stable, self.run
+        times: dict[str, Any] = dict(metrics.latencies(run, self.request_time))
+        if not stable:
+            times = dict.fromkeys(times)
+        for end, other in (("low", self.low), ("high", self.high)):
+            if other is None or not stable:
+                continue
+            found = metrics.latencies(other.run, self.request_time) if other.stable else {}
+            for name, value in times.items():
+                if value is not None:
+                    value[end] = found.get(name)
+        rates = metrics.rates(run, self.slo)
+        ends = {end: None if other is None else metrics.rates(other.run, self.slo)[
+            "output_tokens_per_s"] for end, other in (("low", self.high), ("high", self.low))}
+        prompts = sum(r.prompt_tokens for r in (*run.replicas, *run.prefill_replicas))
+        hits = sum(r.hit_tokens for r in (*run.replicas, *run.prefill_replicas))
+        return {
+            "requests": int(metrics.inside(run).sum()),
+            "served": len(run.arrival),
+            "rejected": dict(self.rejected),
+            "dropped": dict(run.requests.dropped),
+            "wall_s": self.wall_s,
+            **times,
+            **rates,
+            "output_tokens_per_s_range": ends,
+            "slo_attainment": metrics.attainment(run, self.slo),
+            "offered_requests_per_s": self.offered_rate,
+            "largest_requests_per_s": self.largest_rate,
+            "utilisation": self.utilisation,
+            "stable": stable,
+            "queue_growth": metrics.queue_growth(run)[0],
+            "preemptions": sum(r.preemptions for r in (*run.replicas, *run.prefill_replicas)),
+            "prefix_hit_rate": hits / prompts if prompts else 0.0,
+            "busy": metrics.busy_shares(run),
+            "occupancy": metrics.occupancy(run),
+            "kv_tokens": self.memory.tokens,
+            "itl_resolution": RESOLUTION,
+            "cut": CUT if np.isfinite(run.window[0]) else 0.0,
+            "basis": "expected step times; low and high: the same requests with every step at the "
+                     "low and the high end of its range",
+        }
+
+
+def fitting(requests: Requests, d: Deployment, memory: KvMemory
+            ) -> tuple[Requests, dict[str, int]]:
+    """Requests that a replica can hold, and how many it can't, by reason."""
+    total = requests.input + requests.output
+    beyond = total > int(np.max(d.model.positions))
+    full = ~beyond & (-(-(total - 1) // memory.block) > memory.blocks)
+    reasons = {f"beyond the {int(np.max(d.model.positions)):,} positions of {d.model.name}": beyond,
+               f"beyond the {memory.tokens:,} tokens of the KV memory": full}
+    rejected = {words: int(which.sum()) for words, which in reasons.items() if which.any()}
+    if not rejected:
+        return requests, {}
+    kept = np.flatnonzero(~beyond & ~full)
+    if not len(kept):
+        raise InputError("requests: none can be served; all are "
+                         + " or ".join(rejected))
+    return requests.take(kept), rejected
+
+
+def backlog(requests: Requests, places: float) -> Requests:
+    """The same lengths as an endless queue: all are there at once, several waves of a full batch.
+
+    """
+    n = int(min(max(WAVES * places, LEAST_BACKLOG), MOST_BACKLOG))
+    index = np.arange(n) % len(requests)
+    if n < len(requests) and requests.blocks is None:
+        index = np.linspace(0, len(requests) - 1, n).astype(np.int64)
+    if requests.blocks is not None:
+        index = index[:len(requests)]
+    return replace(requests.take(index), arrival=np.zeros(len(index)))
+
+
+def largest_rate(setup: Setup, requests: Requests, replicas: int = 1,
+                 prefill: PrefillPool | None = None) -> float:
+    """Requests a second from an endless queue, in the middle of a run that starts with all of them.
+
+    The same scheduler and memory, so that it holds for any mix of lengths. A replica alone, times
+    the number of them.
+    """
+    mean = float(np.mean(requests.input + requests.output))
+    places = min(float(setup.policy.max_sequences), setup.memory.tokens / mean)
+    count = 1 if prefill is None else replicas
+    run = serve(setup, backlog(requests, places * count), count, prefill=prefill)
+    ends = np.sort(run.finish)
+    first, last = int(0.2 * len(ends)), int(0.8 * len(ends)) - 1
+    if last <= first or ends[last] <= ends[first]:
+        return len(ends) / float(ends[-1])
+    rate = (last - first) / float(ends[last] - ends[first])
+    return rate * (replicas if prefill is None else 1)
+
+
+def _one_replica(d: Deployment) -> tuple[Deployment, int]:
+    """Data-parallel replicas that share nothing are replicas of the simulation."""
+    p = d.parallelism
+    if p.dp == 1 or p.ep > 1:
+        return d, 1
+    return d.replace(parallelism=Parallelism(tp=p.tp, pp=p.pp, cp=p.cp)), p.dp
+
+
+def _setup(d: Deployment, policy: Policy, requests: Requests, end: End) -> Setup:
+    mean_in, mean_out = float(np.mean(requests.input)), float(np.mean(requests.output))
+    memory = kv_memory(d, policy, mean_in, mean_out)
+    if memory is None:
+        raise DoesNotFit(f"{d.model.name} on {d.devices} x {d.hardware.name} leaves no memory for "
+                         f"a request of {mean_in:,.0f} + {mean_out:,.0f} tokens")
+    swap = 0.0
+    if policy.preemption == "swap":
+        if d.hardware.host_bandwidth is None:
+            raise InputError(f"preemption swap: hardware '{d.hardware.name}' has no host link; add "
+                             "for example 'host_bandwidth: 64 GB/s'")
+        swap = memory.token_bytes / float(d.hardware.host_bandwidth)
+    longest = float(np.max(requests.input + requests.output))
+    return Setup(StepSurface(d, longest, end), policy, memory, float(d.engine.request_time), swap)
+
+
+def simulate(deployment: Deployment, requests: Requests, policy: Policy | None = None,
+             replicas: int = 1, routing: str = "round-robin", concurrency: int | None = None,
+             slo: Slo | None = None, pool: DecodePool | None = None, ranges: bool = True,
+             end: End = "expected") -> Served:
+    """Serve requests on `replicas` of a deployment.
+
+    concurrency  closed loop: so many users in all, each with the next request when answered;
+                 arrivals then don't count
+    pool         prompts are computed on a prefill pool; `replicas` are decode instances
+    ranges       also at the low and high end of the step times
+    """
+    if replicas < 1 or (concurrency is not None and concurrency < 1):
+        raise InputError("replicas and concurrency must be at least 1")
+    began = time.perf_counter()
+    if concurrency is not None and concurrency < replicas:
+        raise InputError(f"concurrency: {concurrency} users leave some of {replicas} replicas idle")
+    d, times = _one_replica(deployment)
+    policy = Policy.of(d) if policy is None else policy
+    replicas *= times
+    slo = Slo() if slo is None else slo
+    setup = _setup(d, policy, requests, end)
+    requests, rejected = fitting(requests, d, setup.memory)
+    prefill = None if pool is None else _prefill_pool(pool, d, requests, end)
+    run = serve(setup, requests, replicas, routing, concurrency, prefill)
+    most = largest_rate(setup, requests, replicas, prefill)
+    served = Served(deployment, policy, setup.memory, run, slo, replicas, rejected, most,
+                    setup.request_time, time.perf_counter() - began)
+    if not ranges:
+        return served
+    few = requests.take(np.arange(min(len(requests), RANGE_REQUESTS)))
+    ends = {e: simulate(deployment, few, policy, replicas // times, routing, concurrency, slo,
+                        pool, False, e) for e in ("low", "high")}  # type: ignore[arg-type]
+    return replace(served, **ends, wall_s=time.perf_counter() - began)
+
+
+def _prefill_pool(pool: DecodePool, d: Deployment, requests: Requests, end: End) -> PrefillPool:
+    p, times = _one_replica(pool.prefill)
+    policy = Policy.of(p, scheduler="prefill-first") if pool.policy is None else pool.policy
+    link = KvLink(lambda tokens: kv_transfer_bytes(p, tokens), pool.link.bandwidth,
+                  pool.link.latency, pool.link.outgoing, pool.link.incoming,
+                  float(p.model.layer_count))
+    return PrefillPool(_setup(p, policy, requests, end), pool.replicas * times, link)
+
+
+__all__ = ["DecodePool", "DoesNotFit", "Served", "Slo", "backlog", "fitting", "largest_rate",
+           "simulate"]

@@ -20,6 +20,7 @@ _COMMANDS = {
     "roofline": "Draw every operation of prefill and decode on the roofline.",
     "plot": "Draw latency, throughput, cost, memory, pareto, breakdown or context.",
     "sweep": "Every estimate of a grid: the Pareto front, the best, the table in a file.",
+    "simulate": "Requests through a deployment: queues, batches, percentiles under load.",
     "plan": "How many of which machine serve a traffic within targets, at what cost.",
     "disaggregate": "Prefill and decode on pools of their own, against both together.",
     "validate": "Predictions beside published measurements, and how far off they are.",

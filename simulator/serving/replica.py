@@ -80,6 +80,10 @@ class Replica:
         self._joined: list[list[float]] = []    # [sequences, time of their last token]
         self._last = 0.0                        # time of the last token of all others
         self._sample_due = 0.0
+        self._chunked = policy.scheduler == "chunked"
+        self._static = policy.scheduler == "static"
+        self._floor = math.ceil(policy.watermark * memory.blocks)
+        self._plain = cache is None and not decodes_only
 
     def push(self, ready: float, request: int) -> None:
         """A request that is ready to be scheduled."""
@@ -168,36 +172,41 @@ class Replica:
         """
         policy, cache, waiting, log = self.policy, self.cache, self._waiting, self.log
         prompts: list[list[int]] = []
-        if held_back or (policy.scheduler == "static" and self._live):
+        if held_back or (self._static and self._live):
             return prompts
         if cache:
             self._evict()
-        chunked = policy.scheduler == "chunked"
+        chunked = self._chunked
         budget = policy.batched_tokens - self._B if chunked else policy.batched_tokens
         for chunk in self._chunks:
             budget -= chunk[1] - chunk[2]
-        # The next token of those that decode has its place first.
-        used, total = self._blocks_used(1), self.memory.blocks
-        free = total - used - math.ceil(policy.watermark * total)
+        # The next token of those that decode has its place first. A bound on their blocks is
+        # enough as long as there is room.
+        bound = self._held + (0 if policy.reserves else self._M // self.memory.block + self._B)
+        bound += cache.used if cache else 0
+        free, exact = self.memory.blocks - bound - self._floor, False
         room = policy.max_sequences - self._B - len(self._chunks)
+        keys: Sequence[int] = ()
+        units = idle = 0
         while waiting and room > len(prompts):
             request = waiting[0]
-            keys = log.keys[request] if log.keys is not None and cache else ()
-            units = 0
-            if cache and request not in self._swapped:
-                units = cache.match(keys, log.inputs[request])
+            if cache:
+                keys = log.keys[request] if log.keys is not None else ()
+                units = 0 if request in self._swapped else cache.match(keys, log.inputs[request])
+                idle = cache.idle_of(keys, units)
             need, tokens = self._need(request, units)
-            idle = cache.idle_of(keys, units) if cache else 0
             new = 0 if request in self._swapped or (
                 self.decodes_only and request not in self._progress) else tokens - (
                 units * cache.unit_tokens if cache else 0)
-            empty = not self._live
-            if need + idle > free and not empty:
+            if need + idle > free and not exact:
+                free, exact = free + bound - self._blocks_used(1), True
+            if need + idle > free and self._live:
                 break
             if new and budget < (1 if chunked else new) and (chunked or prompts):
                 break
             waiting.popleft()
             free -= need + idle
+            bound += need + idle
             if cache and units:
                 cache.acquire(keys, units)
                 self._shared[request] = units
@@ -210,6 +219,8 @@ class Replica:
             if not new:
                 room -= 1
                 self._enter_decode(request)
+                if not exact:       # its blocks count with the others' from now on
+                    free, exact = free + bound - self._blocks_used(1), True
                 continue
             budget -= new
             self._live[request] = -1
@@ -245,7 +256,9 @@ class Replica:
         heappush(self._heap, end << _BITS | request)
         self._live[request] = end
         context = log.inputs[request] + made - 1
-        own = context - (self._shared.get(request, 0) * self.cache.unit_tokens if self.cache else 0)
+        own = context
+        if self.cache:
+            own -= self._shared.get(request, 0) * self.cache.unit_tokens
         self._B += 1
         self._R += context
         self._M += own
@@ -258,22 +271,23 @@ class Replica:
 
     def _release(self, request: int, context: int) -> None:
         """A finished request gives its blocks back; in a closed loop its user sends the next."""
-        log, policy = self.log, self.policy
-        log.finish[request] = self.t
-        units = self._shared.pop(request, 0)
-        found = units * self.cache.unit_tokens if self.cache else 0
+        self.log.finish[request] = self.t
         del self._live[request]
-        if policy.scheduler == "static":
+        found = 0
+        if self.cache:
+            units = self._shared.pop(request, 0)
+            found = units * self.cache.unit_tokens
+            if units:
+                self.cache.release(self.log.keys[request], units)  # type: ignore[index]
+        if self._static:
             if not self._live:                  # padding was computed up to here
                 self._B = self._R = self._M = self._held = 0
                 self._classes = [0] * self.memory.block
-        elif policy.reserves:
+        elif self.policy.reserves:
             self._held -= blocks_of(context - found, self.memory.block)
-        if units and self.cache:
-            self.cache.release(log.keys[request], units)  # type: ignore[index]
         self.finished += 1
         self.just_finished += 1
-        if self.finished in self.marks:         # closed loop: the window is one of answers
+        if self.marks and self.finished in self.marks:         # closed loop: the window is one of answers
             opens = self.finished == self.marks[0]
             self.window = (self.t, math.inf) if opens else (self.window[0], self.t)
         if self._sent < len(self.more):
@@ -282,19 +296,22 @@ class Replica:
 
     def _prompts_done(self, prompts: list[list[int]]) -> None:
         """Prompts whose last token was computed: each has its next output token now."""
-        log, cache, t = self.log, self.cache, self.t
+        log, cache, t, block = self.log, self.cache, self.t, self.memory.block
+        reserves, progress = self.policy.reserves, self._progress
+        units = 0
         for request, tokens, _ in prompts:
-            units = self._shared.get(request, 0)
-            if not self.policy.reserves:
+            if cache:
+                units = self._shared.get(request, 0)
+            if not reserves:
                 found = units * cache.unit_tokens if cache else 0
-                self._held -= blocks_of(tokens - found, self.memory.block)
+                self._held -= -(-(tokens - found) // block)
             if cache and log.keys is not None:
                 kept = cache.insert(log.keys[request], units, log.inputs[request])
                 if kept:
                     self._shared[request] = kept
-                if self.policy.reserves:
+                if reserves:
                     self._held -= (kept - units) * cache.unit_blocks
-            made = self._progress.pop(request, 0) + 1
+            made = progress.pop(request, 0) + 1 if progress else 1
             if made == 1:
                 log.first[request] = t
             else:
@@ -317,54 +334,62 @@ class Replica:
 
     def _mixed(self, fresh: list[list[int]]) -> None:
         """A step of all decoding sequences and, in the rest of the budget, of prompts in turn."""
-        chunks = self._chunks
+        chunks, B = self._chunks, self._B
         chunks.extend(fresh)
-        budget, done, parts = self.policy.batched_tokens - self._B, 0, []
+        budget, done, parts = self.policy.batched_tokens - B, 0, []
         for chunk in chunks:
-            new = min(chunk[1] - chunk[2], budget)
-            if new <= 0:
-                break
-            parts.append((new, chunk[2]))
-            chunk[2] += new
+            _, tokens, there = chunk
+            new = tokens - there
+            if new > budget:
+                new = budget
+                if not new:
+                    break
+            else:
+                done += 1
+            parts.append((new, there))
+            chunk[2] = there + new
             budget -= new
-            done += chunk[2] == chunk[1]
-        B = self._B
-        self._busy_for("mixed" if B else "prefill",
-                       self.surface.mixed(B, float(self._R + B), parts))
+        self._busy_for("mixed" if B else "prefill", self.surface.mixed(B, self._R + B, parts))
         if B:
             self.step += 1
             self._R += B
             self._M += B
             self._token_gaps()
-            self._evict()
-            self._completions()
+            if self.cache:
+                self._evict()
+            if self._heap and self._heap[0] >> _BITS <= self.step:
+                self._completions()
         self._chunks = chunks[done:]
         self._prompts_done(chunks[:done])
 
     def _token_gaps(self) -> None:
         """Every decoding sequence got a token now; the time since its last one is counted."""
         t, old = self.t, self._B
-        for number, since in self._joined:
-            self._count_gap(t - since, int(number))
-            old -= int(number)
+        if self.window[0] <= t <= self.window[1]:
+            add = self.gaps.add
+            for number, since in self._joined:
+                add(t - since, int(number))
+                old -= int(number)
+            if old:
+                add(t - self._last, old)
         self._joined.clear()
-        if old:
-            self._count_gap(t - self._last, old)
         self._last = t
 
     def _completions(self) -> None:
         """Sequences that end at this step."""
-        heap, live, step, log = self._heap, self._live, self.step, self.log
-        static, block = self.policy.scheduler == "static", self.memory.block
-        while heap and heap[0] >> _BITS <= step:
+        heap, live, step, log, cache = self._heap, self._live, self.step, self.log, self.cache
+        static, block, limit = self._static, self.memory.block, (self.step + 1) << _BITS
+        inputs, outputs = log.inputs, log.outputs
+        while heap and heap[0] < limit:
             key = heappop(heap)
             request = key & _MASK
             if live.get(request) != key >> _BITS:
                 continue                        # it was preempted since
-            context = log.inputs[request] + log.outputs[request] - 1
+            context = inputs[request] + outputs[request] - 1
             if not static:
-                units = self._shared.get(request, 0)
-                own = context - (units * self.cache.unit_tokens if self.cache else 0)
+                own = context
+                if cache:
+                    own -= self._shared.get(request, 0) * cache.unit_tokens
                 self._B -= 1
                 self._R -= context
                 self._M -= own
@@ -374,27 +399,29 @@ class Replica:
     def _decode(self, until: float, once: bool) -> None:
         """Decode steps up to the next event, as sums on the lines of the surface."""
         heap, live, B, R, t = self._heap, self._live, self._B, self._R, self.t
-        while live.get(heap[0] & _MASK) != heap[0] >> _BITS:
+        while live.get((top := heap[0]) & _MASK) != top >> _BITS:
             heappop(heap)
-        left = 1 if once else (heap[0] >> _BITS) - self.step
+        left = 1 if once else (top >> _BITS) - self.step
         policy, block = self.policy, self.memory.block
         if not policy.reserves:
             room = self.memory.blocks - self._held - (self.cache.used if self.cache else 0)
             if (self._M + left * B) // block + B > room:
                 left = max(steps_within(self._classes, self._M, B, self.step, block, room, left), 1)
-        if not self._waiting and B < policy.max_sequences and policy.scheduler != "static" and (
+        if not self._waiting and B < policy.max_sequences and not self._static and (
                 self._next < len(self.ready)):
-            until = min(until, self.ready[self._next])
+            arrival = self.ready[self._next]
+            until = arrival if arrival < until else until
         start, began, total = self._joined or self._last != t, t, left
         counted = self.window[0] <= t <= self.window[1]
         counts = self.gaps.counts
-        knots, ka, kb = self.surface.row(B)[:3]
-        j = bisect_left(knots, R + B)
+        knots, ka, kb, _, _ = self.surface.row(B)
+        j, turns = bisect_left(knots, R + B), len(knots)
         while True:
-            k, a, b = left, ka[j], kb[j]
-            if j < len(knots):
-                k = min(max(int((knots[j] - R) // B), 1), left)
-            p, q = a + b * R, 0.5 * b * B
+            k, b = left, kb[j]
+            if j < turns:
+                k = int((knots[j] - R) // B)
+                k = left if k > left else k if k > 1 else 1
+            p, q = ka[j] + b * R, 0.5 * b * B
             dt = k * (p + q * (k + 1))
             reached = t + dt >= until
             if reached:
@@ -428,7 +455,7 @@ class Replica:
             if reached or not left:
                 break
             j += 1
-            while j < len(knots) and knots[j] < R + B:
+            while j < turns and knots[j] < R + B:
                 j += 1
         done = total - left
         self.t, self._R, self._last = t, R, t
@@ -443,11 +470,13 @@ class Replica:
     def advance(self, until: float = math.inf) -> None:
         """Work through everything that starts before `until`, up to the first step that ends after.
         """
-        waiting, policy = self._waiting, self.policy
+        waiting, policy, live, ready = self._waiting, self.policy, self._live, self.ready
+        block, blocks = self.memory.block, self.memory.blocks
+        nothing: list[list[int]] = []
         while self.t < until:
-            ready, place = self.ready, self._next
+            place = self._next
             count = len(ready)
-            if not (self._live or waiting):
+            if not (live or waiting):
                 if place >= count or ready[place] >= until:
                     break
                 self.t = max(self.t, ready[place])
@@ -460,16 +489,15 @@ class Replica:
             self.just_finished = 0
             held_back = False
             if self._B and not policy.reserves:
-                room = self.memory.blocks - self._held - (self.cache.used if self.cache else 0)
-                while self._M // self.memory.block + self._B > room and (
-                        len(self._live) > 1 and blocks_at(
-                            self._classes, self._M + self._B, self.step + 1,
-                            self.memory.block) > room):
+                room = blocks - self._held - (self.cache.used if self.cache else 0)
+                while self._M // block + self._B > room and (
+                        len(live) > 1 and blocks_at(
+                            self._classes, self._M + self._B, self.step + 1, block) > room):
                     self._preempt()
                     held_back = True
-                    room = self.memory.blocks - self._held - (self.cache.used if self.cache else 0)
-            prompts = self._admit(held_back) if waiting else []
-            if policy.scheduler == "chunked":
+                    room = blocks - self._held - (self.cache.used if self.cache else 0)
+            prompts = self._admit(held_back) if waiting else nothing
+            if self._chunked:
                 if prompts or self._chunks:
                     self._mixed(prompts)
                 elif self._B:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from math import log
 
 import numpy as np
 
@@ -28,8 +29,8 @@ class Gaps:
 
     def add(self, gap: float, number: int) -> None:
         """`number` gaps of one size."""
-        place = int(math.log(gap) * PER_E + SHIFT) if gap > 1e-6 else 0
-        self.counts[min(place, CLASSES - 1)] += number
+        place = int(log(gap) * PER_E + SHIFT) if gap > 1e-6 else 0
+        self.counts[place if place < CLASSES else CLASSES - 1] += number
 
     def spread(self, first: float, last: float, number: int) -> None:
         """Gaps spaced evenly from `first` to `last`."""

@@ -28,6 +28,7 @@ from simulator.executor.timing import (  # noqa: E402
     environment,
     find_device,
     set_threads,
+    settle,
     time_calls,
 )
 from simulator.executor.transformer import (  # noqa: E402
@@ -422,6 +423,18 @@ def test_calls_are_warmed_up_prepared_and_counted() -> None:
     assert calls == ["prepare", "call"] * 7
     assert t.repeats == 5
     assert 0.0 <= t.low <= t.median <= t.high
+
+
+def test_a_device_is_kept_busy_once_a_process() -> None:
+    import time
+
+    begin = time.perf_counter()
+    settle(CPU, 1, 0.05)
+    first = time.perf_counter() - begin
+    assert first >= 0.05
+    before = settle.cache_info().hits
+    settle(CPU, 1, 0.05)
+    assert settle.cache_info().hits == before + 1
 
 
 def test_repeats_stop_at_their_budget_but_not_below_three() -> None:

@@ -25,6 +25,7 @@ from simulator.executor.timing import (
     Timing,
     find_device,
     free_memory,
+    settle,
     synchronise,
     time_calls,
 )
@@ -171,6 +172,7 @@ class Runner:
             raise InputError("--compile, --cuda-graph: experts need bf16 on CUDA and a torch with "
                              "grouped_mm (2.10 and on)")
         self.deployment = deployment_of(shape, dtype)
+        settle(self.device, torch.get_num_threads())
         self.generator = torch.Generator(device=self.device).manual_seed(seed + 1)
 
     def _experts_at_once(self) -> bool:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from simulator.errors import InputError
 Call = Callable[[], object]
 # A median has a spread from three values on.
 FEWEST = 3
+# Seconds of work after which a machine runs at its pace.
+SETTLING = 3.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,20 @@ class Stopwatch:
                 assert isinstance(b, float)
                 found.append(b - a)
         return found
+
+
+@lru_cache(maxsize=8)
+def settle(device: torch.device, threads: int, seconds: float = SETTLING) -> None:
+    """Keep a device busy until clocks and threads are where they stay; once a process and device.
+
+    The first two seconds of a process ran 1.6 times slower (2 cores of an AMD Zen 3 in a virtual
+    machine), evenly, so that neither a warm-up call nor the spread of the repeats showed it.
+    """
+    a = torch.randn(1024, 1024, device=device)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        a @ a
+        synchronise(device)
 
 
 def time_calls(call: Call, device: torch.device, repeats: int = 7, warmup: int = 2,
@@ -243,4 +260,4 @@ def free_memory(device: torch.device) -> float:
 
 
 __all__ = ["Stopwatch", "Timing", "default_device", "environment", "find_device", "free_memory",
-           "set_threads", "synchronise", "time_calls", "usable_cpus"]
+           "set_threads", "settle", "synchronise", "time_calls", "usable_cpus"]

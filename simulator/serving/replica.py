@@ -83,7 +83,8 @@ class Replica:
         self._chunked = policy.scheduler == "chunked"
         self._static = policy.scheduler == "static"
         self._floor = math.ceil(policy.watermark * memory.blocks)
-        self._plain = cache is None and not decodes_only
+        # Whether `_lone_prompt` may take the short way.
+        self._plain = not (cache or decodes_only or policy.reserves or self._static)
 
     def push(self, ready: float, request: int) -> None:
         """A request that is ready to be scheduled."""
@@ -362,6 +363,51 @@ class Replica:
         self._chunks = chunks[done:]
         self._prompts_done(chunks[:done])
 
+    def _lone_prompt(self, request: int) -> bool:
+        """One prompt waits, and there is plainly room: `_admit` and its step in one, as is usual.
+
+        False where it has to go the long way.
+        """
+        log, B, policy, block = self.log, self._B, self.policy, self.memory.block
+        tokens = log.inputs[request]
+        if request in self._progress or B >= policy.max_sequences or (
+                self._chunked and tokens > policy.batched_tokens - B) or (
+                self._held + self._M // block + B - (-tokens // block)
+                > self.memory.blocks - self._floor):
+            return False
+        self._waiting.popleft()
+        log.admitted[request] = self.t
+        self.prompt_tokens += tokens
+        if B and self._chunked:
+            dt = self.surface.mixed(B, self._R + B, [(tokens, 0)])
+            self.busy["mixed"] += dt
+            self.t += dt
+            self.step += 1
+            self._R += B
+            self._M += B
+            self._token_gaps()
+            if self._heap[0] >> _BITS <= self.step:
+                self._completions()
+        else:
+            dt = self.surface.mixed(0, 0.0, [(tokens, 0)])
+            self.busy["prefill"] += dt
+            self.t += dt
+        log.first[request] = self.t
+        left = log.outputs[request] - 1
+        if not left:
+            self._live[request] = self.step
+            self._release(request, tokens)
+            return True
+        end = self.step + left
+        heappush(self._heap, end << _BITS | request)
+        self._live[request] = end
+        self._B += 1
+        self._R += tokens
+        self._M += tokens
+        self._classes[(tokens - self.step) % block] += 1
+        self._joined.append([1, self.t])
+        return True
+
     def _token_gaps(self) -> None:
         """Every decoding sequence got a token now; the time since its last one is counted."""
         t, old = self.t, self._B
@@ -496,6 +542,9 @@ class Replica:
                     self._preempt()
                     held_back = True
                     room = blocks - self._held - (self.cache.used if self.cache else 0)
+            if len(waiting) == 1 and self._plain and not (held_back or self._chunks) and (
+                    self._lone_prompt(waiting[0])):
+                continue
             prompts = self._admit(held_back) if waiting else nothing
             if self._chunked:
                 if prompts or self._chunks:

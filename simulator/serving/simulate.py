@@ -182,16 +182,14 @@ def fitting(requests: Requests, d: Deployment, memory: KvMemory
 
 
 def backlog(requests: Requests, places: float) -> Requests:
-    """The same lengths as an endless queue: all are there at once, several waves of a full batch.
-
-    """
+    """The same lengths as an endless queue: all are there at once, several waves of a full batch."""
     n = int(min(max(WAVES * places, LEAST_BACKLOG), MOST_BACKLOG))
     index = np.arange(n) % len(requests)
     if n < len(requests) and requests.blocks is None:
         index = np.linspace(0, len(requests) - 1, n).astype(np.int64)
     if requests.blocks is not None:
         index = index[:len(requests)]
-    return replace(requests.take(index), arrival=np.zeros(len(index)))
+    return replace(requests, arrival=np.zeros(len(requests))).take(index)
 
 
 def largest_rate(setup: Setup, requests: Requests, replicas: int = 1,

@@ -266,4 +266,4 @@ class SlowEngine:
             self.step()
 
 
-__all__ = ["SlowEngine", "Sequence"]
+__all__ = ["Sequence", "SlowEngine"]

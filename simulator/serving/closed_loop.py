@@ -41,6 +41,11 @@ def time_to_first_token(fixed: Array, prefill: Array, step: Array, B: Array, ste
     return fixed + prefill + steps * step + burst * (B - 1.0) * prefill
 
 
+def burst_of(m: Array) -> Array:
+    """1/(2 m): the share of the others' prefills waited for, of users who send m requests each."""
+    return 1.0 / (2.0 * m)
+
+
 def queue_wait(N: Array, B: Array, request: Array) -> Array:
     """(N/B - 1) E: users beyond the batch wait for a place (Little's law)."""
     return np.maximum(N / B - 1.0, 0.0) * request
@@ -51,5 +56,5 @@ def saturated_request_rate(B: Array, n: Array, prefill: Array, step: Array, k: A
     return B / (k * B * prefill + n * step)
 
 
-__all__ = ["in_flight", "queue_wait", "saturated_request_rate", "shared_prefills",
+__all__ = ["burst_of", "in_flight", "queue_wait", "saturated_request_rate", "shared_prefills",
            "time_per_output_token", "time_to_first_token"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.disaggregation import exposed_transfer
-from simulator.serving.replica import Log, Replica
+from simulator.serving.batch import Log, whole_numbers
+from simulator.serving.replica import Replica
 from simulator.serving.requests import Requests
 
 
@@ -58,10 +60,8 @@ def to_decode(first: list[Replica], decode: list[Replica], log: Log, ready: Arra
     Decoding never holds a prefill up, so that one pool can be served after the other. The first
     token counts when its cache is at the decode instance.
     """
-    from array import array
-
     n, outputs = len(ready), log.outputs
-    log.outputs = memoryview(np.ones(n, dtype=np.int64))
+    log.outputs = whole_numbers(np.ones(n, dtype=np.int64))
     for i, r in enumerate(first):
         mine = np.arange(i, n, len(first))
         r.ready, r.ids = array("d", ready[mine].tobytes()), array("q", mine.tobytes())

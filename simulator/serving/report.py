@@ -30,7 +30,7 @@ def _clean(value: Any) -> Any:
 def served_dict(s: Served, notes: list[str]) -> dict[str, Any]:
     """The whole answer, SI units."""
     d, p = s.deployment, s.deployment.parallelism
-    return _clean({
+    answer: dict[str, Any] = _clean({
         "schema_version": SCHEMA_VERSION,
         "model": d.model.name,
         "hardware": d.hardware.name,
@@ -44,7 +44,8 @@ def served_dict(s: Served, notes: list[str]) -> dict[str, Any]:
         "batched_tokens": s.policy.batched_tokens,
         "concurrency": s.run.concurrency,
         **s.summary(),
-    }) | {"warnings": notes}
+    })
+    return answer | {"warnings": notes}
 
 
 def unfit_dict(d: Deployment, reason: str) -> dict[str, Any]:

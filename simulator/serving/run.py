@@ -15,10 +15,11 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.errors import InputError
+from simulator.serving.batch import Log, whole_numbers
 from simulator.serving.policy import KvMemory, Policy
 from simulator.serving.pools import KvLink, to_decode
 from simulator.serving.prefix_cache import PrefixCache
-from simulator.serving.replica import Log, Replica
+from simulator.serving.replica import Replica
 from simulator.serving.requests import Requests
 from simulator.serving.routing import router
 from simulator.serving.surface import Surface
@@ -161,7 +162,7 @@ def serve(setup: Setup, requests: Requests, replicas: int = 1, routing: str = "r
     n = len(requests)
     if n == 0:
         raise InputError("requests: none is left to serve")
-    log = Log(memoryview(requests.input), memoryview(requests.output))
+    log = Log(whole_numbers(requests.input), whole_numbers(requests.output))
     of = np.zeros(n, dtype=np.uint16)
     interval = max(requests.duration / SAMPLES * 1.5, 1e-3) if concurrency is None else 0.05
     decode = _engines(setup, requests, log, replicas, interval, prefill is not None)

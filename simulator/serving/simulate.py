@@ -24,7 +24,7 @@ from simulator.serving.policy import KvMemory, Policy, kv_memory
 from simulator.serving.pools import KvLink
 from simulator.serving.requests import Requests
 from simulator.serving.run import CUT, PrefillPool, Run, Setup, serve
-from simulator.serving.surface import End, StepSurface
+from simulator.serving.surface import ENDS, End, StepSurface
 from simulator.serving.tally import RESOLUTION
 
 # Requests of the runs at the low and the high end of the step times, and of the run that finds the
@@ -32,7 +32,7 @@ from simulator.serving.tally import RESOLUTION
 RANGE_REQUESTS, WAVES, LEAST_BACKLOG, MOST_BACKLOG = 5_000, 8, 400, 20_000
 
 
-class DoesNotFit(InputError):
+class DoesNotFit(InputError):  # noqa: N818
     """The model leaves no memory for a single request."""
 
 
@@ -182,7 +182,7 @@ def fitting(requests: Requests, d: Deployment, memory: KvMemory
 
 
 def backlog(requests: Requests, places: float) -> Requests:
-    """The same lengths as an endless queue: all are there at once, several waves of a full batch."""
+    """The same lengths as an endless queue: all at once, several waves of a full batch."""
     n = int(min(max(WAVES * places, LEAST_BACKLOG), MOST_BACKLOG))
     index = np.arange(n) % len(requests)
     if n < len(requests) and requests.blocks is None:
@@ -265,9 +265,9 @@ def simulate(deployment: Deployment, requests: Requests, policy: Policy | None =
     if not ranges:
         return served
     few = requests.take(np.arange(min(len(requests), RANGE_REQUESTS)))
-    ends = {e: simulate(deployment, few, policy, replicas // times, routing, concurrency, slo,
-                        pool, False, e) for e in ("low", "high")}  # type: ignore[arg-type]
-    return replace(served, **ends, wall_s=time.perf_counter() - began)
+    low, high = (simulate(deployment, few, policy, replicas // times, routing, concurrency, slo,
+                          pool, False, e) for e in ENDS[1:])
+    return replace(served, low=low, high=high, wall_s=time.perf_counter() - began)
 
 
 def _prefill_pool(pool: DecodePool, d: Deployment, requests: Requests, end: End) -> PrefillPool:

@@ -32,6 +32,7 @@ from simulator.stages import (
 from simulator.step import PassTime, forward_pass
 
 End = Literal["expected", "low", "high"]
+ENDS: tuple[End, End, End] = ("expected", "low", "high")
 
 # Rows and table entries that one call of the formula fills.
 _ROWS, _TABLE = 64, 1024
@@ -124,7 +125,7 @@ class StepSurface:
         if d.speculation is not None or d.offload is not None:
             raise InputError("simulate: not with speculation or offloading yet; estimate and solve "
                              "count them")
-        ends = dict(zip(("expected", "low", "high"), hardware_ends(d.hardware), strict=True))
+        ends = dict(zip(ENDS, hardware_ends(d.hardware), strict=True))
         hardware: Any = ends[end]
         if hardware is not d.hardware:
             hardware = msgspec.structs.replace(hardware, ranges={})
@@ -149,12 +150,11 @@ class StepSurface:
                                                      str(i))}
         one = self._base.forward([Segment(1.0, 1.0, 1.0, "prefill")], 1.0)
         self._host = float(one.expected - _kernels(one)) if not self._async else 0.0
-        self._host_each = float(d.engine.sequence_time)
+        step, layer, self._host_each = map(float, d.host_times)
         self._host -= 0.0 if self._async else self._host_each
         if self._async:
             layers = d.model.layer_count
-            self._host = float(d.engine.host_time + layers * (d.engine.layer_time + (
-                hardware.layer_overhead or 0.0)))
+            self._host = step + layers * (layer + (hardware.layer_overhead or 0.0))
         self._floor = float(self._attention(one))
         self._stage = float(one.stage_shares(last_share(d))[0]) if self._pp > 1 else 1.0
         self._knots = self._choose_knots()
@@ -339,7 +339,7 @@ class StepSurface:
 
     def _staged(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
         """Pipeline stages: prompts as micro-batches; beside decode the slowest stage's share."""
-        k, dp = -(-len(prompts) // self._dp), self._dp
+        k = -(-len(prompts) // self._dp)
         share = k / len(prompts)
         parts = min(k, MICRO_BATCHES_PER_STAGE * self._pp)
         tokens = share * sum(new for new, _ in prompts) / parts
@@ -354,4 +354,4 @@ class StepSurface:
         return row.a[j] + row.b[j] * X + whole * self._stage
 
 
-__all__ = ["End", "Row", "StepSurface", "Surface", "decode_time", "knots_of"]
+__all__ = ["ENDS", "End", "Row", "StepSurface", "Surface", "decode_time", "knots_of"]

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
               "numbers with commas, a file of them, or a trace. Plans for the peak.")
 @click.option("--start-up", metavar="TIME", default="5min", show_default=True,
               help="Time until a new replica serves, for --day.")
-@click.option("--workers", metavar="N", help="Processes [default: 1].")
+@click.option("--workers", metavar="N", help="Processes of the search [default: one a core where "
+              "they pay].")
 @click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout.")
 @click.option("-o", "--output-file", metavar="FILE", help="Chart: cost against latency, or with "
               "--day replicas over the day (png, svg or pdf).")
@@ -84,7 +85,7 @@ def command(as_json: bool, output_file: str | None, theme: str, **options: Any) 
     ask = _ask(options, None if hourly is None else float(hourly.max()))
     from simulator.planning import plan
 
-    with _executor(options["workers"]) as executor:
+    with _executor(options["workers"], ask) as executor:
         p = plan(ask, not options["no_simulation"], executor, _progress)
     write_warnings(list(p.warnings))
     day = _day(p, hourly, options["start_up"])
@@ -148,7 +149,7 @@ def _carry(options: dict[str, Any], as_json: bool) -> int:
         raise InputError("--carry: name the machine, as in --hardware 4xh100")
     began = time.perf_counter()
     ask, think = _ask(options, 1.0), parse_duration(options["think"], "--think")
-    with _executor(options["workers"]) as executor:
+    with _executor(options["workers"], ask) as executor:
         found = carry(ask, think, executor)
     write_warnings(list(ask.notes))
     if as_json:
@@ -266,14 +267,22 @@ def _requests(options: dict[str, Any], rate: float | None) -> Requests:
 
 
 @contextmanager
-def _executor(workers: str | None) -> Iterator[Executor | None]:
-    """Processes to share the search, where more than one is asked for."""
-    count = 1 if workers is None else whole(workers, "--workers", 1024)
+def _executor(workers: str | None, ask: Ask) -> Iterator[Executor | None]:
+    """Processes to share the search; forked, since importing NumPy again takes longer than most
+    searches.
+    """
+    import os
+    import sys
+
+    parts = len(ask.offers) * len(ask.engines) * len(ask.formats)
+    usual = min(os.cpu_count() or 1, 8) if sys.platform == "linux" and parts >= 8 else 1
+    count = usual if workers is None else whole(workers, "--workers", 1024)
     if count == 1:
         yield None
         return
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as executor:
+    context = get_context("fork" if sys.platform == "linux" else "spawn")
+    with ProcessPoolExecutor(count, mp_context=context) as executor:
         yield executor

@@ -13,7 +13,7 @@ from simulator.planning.finalists import (
     largest_simulated_rate,
     simulate_finalists,
 )
-from simulator.planning.limits import Limit, Spread, limits, spreads
+from simulator.planning.limits import Limit, Spread, limits, spreads, widened
 from simulator.planning.search import Option, explained, front, sized
 
 
@@ -84,6 +84,9 @@ def _warnings(ask: Ask, best: Option | None) -> list[str]:
     h = best.candidate.offer.hardware
     if h.status in ("announced", "hypothetical"):
         found.append(f"{h.title} is {h.status}: its figures are not a specification")
+    text = widened(ask, best)
+    if text:
+        found.append(text)
     if ask.utilisation > 0.85:
         found.append(f"plans up to {ask.utilisation:.0%} utilisation: above 85 % waits grow "
                      "without bound at the least burst")

@@ -160,23 +160,25 @@ def _of_device(base: Deployment, most: int | None, load: Load) -> list[Found]:
         if nodes > 1 and fits:
             break
         for p in _splits(base, devices):
-            profile, refused = _profiled(base, p, nodes, load)
+            profile, refused = _profiled(base, p, nodes, load, fits)
             fits |= profile is not None
             found.append((p, nodes, profile, refused))
     return found
 
 
-def _profiled(base: Deployment, p: Parallelism, nodes: int,
-              load: Load) -> tuple[Profile | None, str]:
-    """The profile of a split, or why there is none."""
+def _profiled(base: Deployment, p: Parallelism, nodes: int, load: Load,
+              likely: bool) -> tuple[Profile | None, str]:
+    """The profile of a split, or why there is none. `likely`: fewer devices hold the model."""
     try:
         d = base.replace(parallelism=p, nodes=nodes)
         check_links(d)
-        m = memory(d, 1.0, max(load.longest - load.outputs[-1], 1.0), load.outputs[-1])
-        if not m.fits:
-            return None, (f"does not fit: {format_memory(float(m.total))} needed a device for one "
-                          f"request, {format_memory(float(m.capacity))} there")
-        return profile(d, load), ""
+        found = profile(d, load) if likely else None
+        if found is None or found.room < load.longest / load.context:
+            m = memory(d, 1.0, max(load.longest - load.outputs[-1], 1.0), load.outputs[-1])
+            if not m.fits:
+                return None, (f"does not fit: {format_memory(float(m.total))} needed a device for "
+                              f"one request, {format_memory(float(m.capacity))} there")
+        return found or profile(d, load), ""
     except InputError as error:
         return None, str(error)
 

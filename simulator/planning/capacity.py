@@ -242,7 +242,8 @@ def percentile(tail: Array, low: Array, high: Array, share: float = TAIL) -> Flo
         middle = np.sqrt(low * high)
         above = tail(middle) > share
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return high
+    found: Floats = high
+    return found
 
 
 def percentiles(r: Replicas, s: State, share: float = TAIL) -> tuple[Floats, Floats]:

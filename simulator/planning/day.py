@@ -124,7 +124,8 @@ def needed(rates: Floats, each: float) -> Whole:
 def ahead(need: Whole, delay: float) -> Whole:
     """Replicas that run or start: the most that are needed from now to the delay [s] from now."""
     steps = math.ceil(delay / STEP - 1e-9)
-    return np.max([np.roll(need, -k) for k in range(steps + 1)], axis=0).astype(np.int64)
+    found: Whole = np.max([np.roll(need, -k) for k in range(steps + 1)], axis=0)
+    return found
 
 
 def behind(need: Whole, delay: float) -> Whole:

@@ -80,7 +80,7 @@ def simulated(ask: Ask, o: Option, rate: float) -> Simulated:
     assert o.setting is not None
     d = set_up(o)
     policy = Policy.of(d, max_sequences=o.setting.places, batched_tokens=o.setting.budget)
-    s = simulate(d, share_of(ask, rate, o.replicas), policy=policy).summary()
+    s = simulate(d, share_of(ask, rate, o.replicas), policy=policy, ranges=False).summary()
 
     def number(value: object) -> float:
         return math.nan if value is None else float(value)  # type: ignore[arg-type]

@@ -101,3 +101,15 @@ def spreads(ask: Ask, o: Option) -> dict[str, Spread]:
                             ("saturation", float(r.saturation[0]) * o.replicas)):
             values.setdefault(name, {})[end] = value
     return {name: Spread(**found) for name, found in values.items()}
+
+
+def widened(ask: Ask, o: Option) -> str:
+    """What the utilisation limit added to the replicas that the targets alone need; empty: none."""
+    r = one_replica(ask, o)
+    alone = float(largest_rate(r, ask.ttft, ask.tpot)[0])
+    fewer = max(int(np.ceil(o.rate / alone * (1.0 - 1e-12))), 1) if alone > 0.0 else o.replicas
+    use = o.rate / fewer / float(r.saturation[0])
+    if fewer >= o.replicas or use <= ask.utilisation:
+        return ""
+    return (f"{fewer} replica(s) would hold the targets at {use:.0%} utilisation, where a burst "
+            f"has no room: widened to {o.replicas}, at {o.utilisation:.0%}")

@@ -203,8 +203,9 @@ def carried_lines(ask: Ask, found: list[Carried], think: float) -> list[str]:
     """What each machine carries, for a terminal."""
     targets = [f"{n} p99 at most {format_time(t)}" for n, t in
                (("TTFT", ask.ttft), ("TPOT", ask.tpot)) if t is not None]
-    lines = [f"{ask.model.title or ask.model.name}: prompts of {ask.load.mean_prompt:,.0f}, answers "
-             f"of {ask.load.mean_output:,.0f} tokens (means); "
+    load = ask.load
+    lines = [f"{ask.model.title or ask.model.name}: prompts of {load.mean_prompt:,.0f}, answers of "
+             f"{load.mean_output:,.0f} tokens (means); "
              + (", ".join(targets) or f"no targets, at most {ask.utilisation:.0%} utilisation"), ""]
     for c in found:
         count = f"{c.offer.most or 1} x {c.offer.hardware.name}"

@@ -102,7 +102,9 @@ def settings(ask: Ask, o: Option) -> list[Settings]:
     n, planned = _numbers(ask, o), o.candidate.deployment.engine.name
     own = next((e for e in ENGINES if planned.startswith(e)), None)
     makers = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt}
-    order = sorted(ENGINES, key=lambda e: e != own)
+    vendor = (o.candidate.offer.hardware.vendor or "").lower()
+    runs = [e for e in ENGINES if e != "tensorrt-llm" or "nvidia" in vendor]
+    order = sorted(runs, key=lambda e: e != own)
     return [makers[e](n, e == own) for e in order]
 
 

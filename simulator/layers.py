@@ -141,7 +141,8 @@ def _attention_cores(d: Deployment, a: Attention, s: Segment, pairs: Array, keys
     fused = Operation(name, "attention", kernel, 1.0, flops, 0.0, read, rows, compute,
                       limit=limit, format=attention_format(d), chain=_chain(
                           s, n, h, K, keys, (a.head_dim + a.values) * k, limit,
-                          a.head_dim + a.values))
+                          a.head_dim + a.values),
+                      rows=s.new if s.phase == "prefill" else s.new * (h / K), inner=a.head_dim)
     copies = [] if s.phase == "prefill" else _cache_copies(d, read, h / K, limit)
     if not d.engine.unfused_attention:
         return [fused, *copies]

@@ -26,6 +26,7 @@ _LEVELS = {
     "memory": "kernel constants borrowed from parts with the same class of memory",
     "generic": "generic kernel constants, nothing near this chip is known",
     "spec": "efficiency stated in the hardware file",
+    "measured": "kernels, caches and overheads timed on this machine",
 }
 
 
@@ -149,6 +150,9 @@ def measured(e: Estimate) -> str:
     """How many figures were measured on the device, and whether the model was among them."""
     hardware, model = e.deployment.hardware, e.deployment.model
     points = points_of(hardware.name)
+    if points is None and e.efficiency.level == "measured":
+        return (f"{hardware.title}: {len(hardware.kernels)} kernels timed one by one, none of "
+                "them in a whole model")
     if points is None and e.efficiency.level == "spec":
         return f"no figure measured on {hardware.title}: its efficiency is the file's word"
     if points is None:
@@ -164,6 +168,8 @@ def measured(e: Estimate) -> str:
 
 def _held(e: Estimate) -> str:
     """What the factors of the range are known to hold."""
+    if e.efficiency.level == "measured":
+        return "is checked by `tokline validate --executor`"
     if e.efficiency.level == "spec":
         return "is that of a measured device, not checked on this one"
     if e.efficiency.known == "device":

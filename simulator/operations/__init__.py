@@ -52,6 +52,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     kernel       family that decides its efficiency: gemm, attention_prefill, attention_decode, ...
     format       number format of the kernel, as kernels are timed by: bf16, fp8, bf16-kv-fp8, ...
     chain        its serial part, where the form of its kernel has one; picks: shape of experts
+    rows         of the left operand: tokens of a product, queries that share K and V in attention
+    inner        values that each of its inner products sums
     flops        [FLOP] of one execution on one device
     weights, kv, activations   [bytes] read and written by class, of one execution on one device
     compute      number format its unit works at; "vector" for the vector units
@@ -85,6 +87,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     format: str = "bf16"
     chain: Chain | None = None
     picks: Picks | None = None
+    rows: Array | None = None
+    inner: Array | None = None
     stage: Array = 1.0
 
     @property
@@ -128,7 +132,7 @@ def gemm(
     """Weights (k, n) of `w` bytes a value applied to m tokens of `a` bytes a value."""
     return Operation(name, "gemm", "gemm", count, gemm_flops(m, k, n), w * k * n, 0.0,
                      gemm_activation_bytes(m, k, n, a), compute, launches, format=format,
-                     chain=gemm_chain(m, k, n))
+                     chain=gemm_chain(m, k, n), rows=m, inner=k)
 
 
 def elementwise(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulator.plots.breakdown_chart import breakdown
     from simulator.plots.context_chart import context
+    from simulator.plots.executor_chart import executor, measured_roofline
     from simulator.plots.latency_chart import latency
     from simulator.plots.memory_chart import memory
     from simulator.plots.pareto_chart import pareto
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
 # The modules end in _chart, since a function can't share its name with a module beside it.
 _HOMES = {
     "breakdown": "breakdown_chart", "context": "context_chart", "cost": "throughput_chart",
+    "executor": "executor_chart", "measured_roofline": "executor_chart",
     "latency": "latency_chart", "memory": "memory_chart", "pareto": "pareto_chart",
     "roofline": "roofline_chart", "throughput": "throughput_chart",
     "three_steps": "validation_chart", "validation": "validation_chart",
     "Plot": "style", "save": "style",
 }  # fmt: skip
 
-__all__ = ["Plot", "breakdown", "context", "cost", "latency", "memory", "pareto", "roofline",
-           "save", "three_steps", "throughput", "validation"]
+__all__ = ["Plot", "breakdown", "context", "cost", "executor", "latency", "measured_roofline",
+           "memory", "pareto", "roofline", "save", "three_steps", "throughput", "validation"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,22 +8,37 @@ value, and `at_ends` gives the favourable and the unfavourable device.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from simulator.errors import InputError, nearest
+from simulator.specs.hardware_parts import (
+    Cache,
+    Claim,
+    CollectiveTable,
+    KernelTable,
+    Tier,
+    choice,
+    mappings,
+    parse_cache,
+    parse_claim,
+    parse_collective,
+    parse_kernel,
+    parse_tier,
+    text,
+)
+from simulator.specs.hardware_parts import texts as text_list
 from simulator.specs.sourced import (
     UNSOURCED,
     Provenance,
     Range,
     Sourced,
     check_keys,
-    parse_provenance,
     parse_sourced,
     parse_sources,
-    parse_word,
 )
 from simulator.specs.strict_yaml import load_yaml
 
@@ -31,33 +46,6 @@ STATUSES = ("shipping", "retired", "cloud only", "announced", "hypothetical")
 # Products of fp16 summed in fp16: twice as fast as summed in fp32 on GeForce cards.
 FP16_SUMS: Final = "fp16_accumulate_fp16"
 MEMORY_CLASSES = ("hbm", "gddr", "lpddr", "ddr", "sram", "stacked")
-
-
-class Tier(msgspec.Struct, frozen=True, kw_only=True):
-    """A further memory of the device: SRAM, LPDDR behind the HBM, host memory over a link."""
-
-    name: str
-    capacity: float
-    bandwidth: float
-    provenance: Provenance
-
-
-class CollectiveTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured times [s] of a collective between `ranks` devices, by size of the buffer [bytes]."""
-
-    operation: str
-    ranks: int
-    sizes: tuple[float, ...]
-    times: tuple[float, ...]
-    provenance: Provenance
-
-
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a vendor announced, in its own words, with where and when."""
-
-    text: str
-    source: str
-    date: str
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +93,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     onchip_memory: float | None = None
     onchip_bandwidth: float | None = None
     tiers: tuple[Tier, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    kernels: tuple[KernelTable, ...] = ()
 
     link: str | None = None
     link_topology: str | None = None
@@ -136,6 +126,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     memory_level: float | None = None
     compute_level: float | None = None
     layer_overhead: float | None = None
+    step_overhead: float | None = None
     year: float | None = None
 
     ranges: dict[str, Range] = {}
@@ -268,13 +259,13 @@ QUANTITIES: Final[dict[str, str]] = {
     "tdp": "power", "idle_power": "power", "memory_energy": "energy_per_byte",
     "compute_energy": "energy_per_flop", "link_energy": "energy_per_byte", "price": "price",
     "launch_time": "time", "kernel_floor": "time", "bandwidth_efficiency": "fraction",
-    "compute_efficiency": "fraction", "layer_overhead": "time",
+    "compute_efficiency": "fraction", "layer_overhead": "time", "step_overhead": "time",
     "memory_level": "factor", "compute_level": "factor", "year": "count",
 }  # fmt: skip
 
 SMALLER_IS_FASTER: Final = frozenset(
     {"link_latency", "scale_out_latency", "launch_time", "kernel_floor", "layer_overhead",
-     "memory_level", "compute_level",
+     "step_overhead", "memory_level", "compute_level",
      "tdp", "idle_power", "memory_energy", "compute_energy", "link_energy", "price",
      "os_reserve"}
 )
@@ -284,12 +275,13 @@ UNTIMED: Final = frozenset(
      "shared_memory", "os_reserve"}
 )
 _MAY_BE_ZERO: Final = frozenset({"link_latency", "scale_out_latency", "layer_overhead",
+                                 "step_overhead",
                                  "launch_time", "kernel_floor", "idle_power", "price"})
 _TEXTS: Final = ("name", "title", "vendor", "architecture", "form_factor", "status", "granularity",
                  "memory_type", "memory_class", "sparse_marketing", "unit_kind", "link",
                  "link_topology", "bridge", "host_link", "scale_out", "list_price")
-_OTHER: Final = ("aliases", "sources", "notes", "claims", "tiers", "collectives")
-COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+_OTHER: Final = ("aliases", "sources", "notes", "claims", "tiers", "caches", "kernels",
+                 "collectives")
 FIELDS: Final = (*_TEXTS, *QUANTITIES, *_OTHER)
 
 
@@ -308,36 +300,6 @@ def _check_numbers(name: str, key: str, value: Any) -> None:
         raise InputError(f"hardware '{name}': {key}: {value!r} must be above 0")
 
 
-def _text(data: dict[str, Any], key: str, where: str) -> str | None:
-    value = data.get(key)
-    if value is not None and not isinstance(value, str):
-        raise InputError(f"{where}: {key}: {value!r} is not text")
-    return value
-
-
-def _texts(data: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
-    """A list of texts; a whole number counts as text, so that the alias 4090 needs no quotes."""
-    value = data.get(key) or []
-    if not isinstance(value, list) or not all(
-        isinstance(v, str | int) and not isinstance(v, bool) for v in value
-    ):
-        raise InputError(f"{where}: {key}: must be a list of texts")
-    return tuple(str(v) for v in value)
-
-
-def _mappings(data: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
-    value = data.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-        raise InputError(f"{where}: {key}: must be a list of entries")
-    return value
-
-
-def _choice(value: str | None, choices: tuple[str, ...], key: str, where: str) -> str | None:
-    if value is not None and value not in choices:
-        raise InputError(f"{where}: {key}: unknown {key} '{value}'{nearest(value, choices)}")
-    return value
-
-
 def parse_hardware(data: dict[str, Any], where: str) -> Hardware:
     """The device that a file's mapping describes; `where` names the file in messages."""
     check_keys(data, FIELDS, where)
@@ -353,21 +315,24 @@ def parse_hardware(data: dict[str, Any], where: str) -> Hardware:
     }
     if not any(k.startswith("peak_") for k in numbers):
         raise InputError(f"{where}: no peak; add for example 'peak_bf16: 312 TFLOP/s' (dense)")
-    texts = {key: _text(data, key, where) for key in _TEXTS}
-    _choice(texts["status"], STATUSES, "status", where)
-    _choice(texts["memory_class"], MEMORY_CLASSES, "memory_class", where)
+    texts = {key: text(data, key, where) for key in _TEXTS}
+    choice(texts["status"], STATUSES, "status", where)
+    choice(texts["memory_class"], MEMORY_CLASSES, "memory_class", where)
     texts["title"] = texts["title"] or texts["name"]
     texts["status"] = texts["status"] or "shipping"
     hardware: Hardware = Hardware(
         **texts,  # type: ignore[arg-type]
         **{key: number.value for key, number in numbers.items()},  # type: ignore[arg-type]
-        aliases=_texts(data, "aliases", where),
-        notes=_texts(data, "notes", where),
-        claims=tuple(_parse_claim(c, f"{where}: claims") for c in _mappings(data, "claims", where)),
-        tiers=tuple(_parse_tier(t, sources, f"{where}: tiers")
-                    for t in _mappings(data, "tiers", where)),
-        collectives=tuple(_parse_collective(c, sources, f"{where}: collectives")
-                          for c in _mappings(data, "collectives", where)),
+        aliases=text_list(data, "aliases", where),
+        notes=text_list(data, "notes", where),
+        claims=tuple(parse_claim(c, f"{where}: claims") for c in mappings(data, "claims", where)),
+        tiers=tuple(parse_tier(t, sources, f"{where}: tiers")
+                    for t in mappings(data, "tiers", where)),
+        caches=_caches(data, sources, where),
+        kernels=tuple(parse_kernel(k, sources, f"{where}: kernels")
+                      for k in mappings(data, "kernels", where)),
+        collectives=tuple(parse_collective(c, sources, f"{where}: collectives")
+                          for c in mappings(data, "collectives", where)),
         ranges={key: number.range for key, number in numbers.items() if number.range is not None},
         provenance={key: number.provenance for key, number in numbers.items()},
         path=where,
@@ -375,44 +340,16 @@ def parse_hardware(data: dict[str, Any], where: str) -> Hardware:
     return hardware
 
 
-def _parse_tier(data: dict[str, Any], sources: dict[str, Provenance], where: str) -> Tier:
-    check_keys(data, ("name", "capacity", "bandwidth", "source", "date", "confidence", "verified",
-                      "note"), where)
-    name = _text(data, "name", where) or "tier"
-    sizes = {key: parse_sourced(data.get(key), dimension, sources, f"{where}.{name}.{key}").value
-             for key, dimension in (("capacity", "memory"), ("bandwidth", "bandwidth"))}
-    provenance = parse_provenance(data, sources, f"{where}.{name}")
-    return Tier(name=name, capacity=sizes["capacity"], bandwidth=sizes["bandwidth"],
-                provenance=provenance)
-
-
-def _parse_collective(data: dict[str, Any], sources: dict[str, Provenance],
-                      where: str) -> CollectiveTable:
-    check_keys(data, ("operation", "ranks", "sizes", "times", "source", "date", "confidence",
-                      "verified", "note"), where)
-    operation = _choice(_text(data, "operation", where), COLLECTIVES, "operation", where)
-    ranks = int(parse_sourced(data.get("ranks"), "count", sources, f"{where}.ranks").value)
-    lists: list[tuple[float, ...]] = []
-    for key, dimension in (("sizes", "memory"), ("times", "time")):
-        values = data.get(key)
-        if not isinstance(values, list) or not values:
-            raise InputError(f"{where}.{key}: must be a list with a unit in each entry")
-        lists.append(tuple(parse_sourced(v, dimension, sources, f"{where}.{key}").value
-                           for v in values))
-    sizes, times = lists
-    if operation is None or len(sizes) != len(times) or list(sizes) != sorted(set(sizes)):
-        raise InputError(f"{where}: needs an operation, rising sizes, and as many times as sizes")
-    return CollectiveTable(operation=operation, ranks=ranks, sizes=sizes, times=times,
-                           provenance=parse_provenance(data, sources, where))
-
-
-def _parse_claim(data: dict[str, Any], where: str) -> Claim:
-    check_keys(data, ("text", "source", "date"), where)
-    texts = {key: _text(data, key, where) for key in ("text", "source")}
-    texts["date"] = parse_word(data, "date", where)
-    if not all(texts.values()):
-        raise InputError(f"{where}: a claim has text, source and date")
-    return Claim(**texts)  # type: ignore[arg-type]
+def _caches(data: dict[str, Any], sources: dict[str, Provenance],
+            where: str) -> tuple[Cache, ...]:
+    """The caches from the smallest on, each larger and slower than the one before."""
+    found = tuple(parse_cache(c, sources, f"{where}: caches")
+                  for c in mappings(data, "caches", where))
+    for small, large in pairwise(found):
+        if small.capacity >= large.capacity or small.bandwidth < large.bandwidth:
+            raise InputError(f"{where}: caches: '{large.name}' must be larger than "
+                             f"'{small.name}', and not faster")
+    return found
 
 
 def read_hardware(path: Path) -> Hardware:

@@ -86,9 +86,11 @@ def test_vllm_bench(tmp_path: Path) -> None:
     row = rows[0].row
     assert (row.batch, row.rate, row.input, row.output) == (8.0, "", 1024.0, 256.0)
     assert (row.engine, row.date, row.tp, row.n_devices) == ("vllm", "2025-10-03", 2, 2)
-    assert row.quality == "A" and rows[0].tool == "vllm bench serve"
+    assert row.quality == "A"
+    assert rows[0].tool == "vllm bench serve"
     cases, missing = cases_of([p.row for p in rows])
-    assert not missing and {c.setup.engine for c in cases} == {"vllm"}
+    assert not missing
+    assert {c.setup.engine for c in cases} == {"vllm"}
 
 
 def test_the_mean_stands_in_for_a_median(tmp_path: Path) -> None:
@@ -183,7 +185,8 @@ def test_llama_bench(tmp_path: Path) -> None:
         "llama.cpp CUDA", "2025-09-20", "NVIDIA GeForce RTX 4090")
     assert (row.weights, row.notes) == ("Q4_K - Medium", "model_bytes=4912898304")
     cases, missing = cases_of([p.row for p in rows])
-    assert not missing and {c.setup.engine for c in cases} == {"llama.cpp"}
+    assert not missing
+    assert {c.setup.engine for c in cases} == {"llama.cpp"}
 
 
 def test_llama_bench_formats_agree(tmp_path: Path) -> None:
@@ -217,7 +220,8 @@ def test_llama_bench_on_two_devices_and_on_a_processor(tmp_path: Path) -> None:
                Given())[0].row
     assert (two.n_devices, two.hardware) == (2, "NVIDIA GeForce RTX 4090")
     cpu = read(tmp_path, [llama(backends="CPU", gpu_info="")], Given(hardware="xeon-8480-plus"))[0]
-    assert cpu.row.engine == "llama.cpp CPU" and "threads=16" in cpu.row.notes
+    assert cpu.row.engine == "llama.cpp CPU"
+    assert "threads=16" in cpu.row.notes
 
 
 def test_rows_go_round_through_a_measurement_file(tmp_path: Path) -> None:
@@ -226,7 +230,8 @@ def test_rows_go_round_through_a_measurement_file(tmp_path: Path) -> None:
     write_rows(path, [columns_of(r) for r in rows])
     assert read_rows(path) == rows
     again = read_files([str(path)], Given(hardware="h100"))
-    assert [p.row for p in again] == rows and not any(p.loose for p in again)
+    assert [p.row for p in again] == rows
+    assert not any(p.loose for p in again)
     assert all("not of" in p.loose for p in read_files([str(path)], Given(hardware="a100")))
 
 
@@ -235,7 +240,8 @@ def test_rows_go_round_through_a_measurement_file(tmp_path: Path) -> None:
     (Given(hardware="h100", engine="vllm"), "--weights")])
 def test_what_a_file_does_not_tell_names_the_flag(tmp_path: Path, given: Given, flag: str) -> None:
     found = refusal(tmp_path, BENCH, given)
-    assert found.startswith(str(tmp_path / "a.bin")) and f"say {flag}" in found
+    assert found.startswith(str(tmp_path / "a.bin"))
+    assert f"say {flag}" in found
 
 
 def test_more_flags_that_are_needed(tmp_path: Path) -> None:
@@ -265,7 +271,9 @@ def test_more_flags_that_are_needed(tmp_path: Path) -> None:
     ([{k: v for k, v in LLAMA.items() if k != "avg_ts"}], "'avg_ts' is missing")])
 def test_bad_files(tmp_path: Path, data: object, words: str) -> None:
     found = refusal(tmp_path, data)
-    assert words in found and found.startswith(str(tmp_path / "a.bin")) and "\n" not in found
+    assert words in found
+    assert found.startswith(str(tmp_path / "a.bin"))
+    assert "\n" not in found
 
 
 def test_binary_folder_and_missing(tmp_path: Path) -> None:

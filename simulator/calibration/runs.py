@@ -83,7 +83,8 @@ def json_objects(text: str, path: str) -> list[dict[str, Any]]:
         try:
             value, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
-            cut = " (is it cut off?)" if error.pos >= len(text.rstrip()) - 1 else ""
+            ends = error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated")
+            cut = " (is it cut off?)" if ends else ""
             raise InputError(f"{path}: line {error.lineno}: not valid JSON: {error.msg}{cut}"
                              ) from None
         except RecursionError:

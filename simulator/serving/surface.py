@@ -31,7 +31,7 @@ from simulator.stages import (
 )
 from simulator.step import PassTime, forward_pass
 
-End = Literal["expected", "low", "high"]
+End = Literal["expected", "low", "high", "ceiling"]
 ENDS: tuple[End, End, End] = ("expected", "low", "high")
 
 # Rows and table entries that one call of the formula fills.
@@ -86,10 +86,6 @@ class _Base:
         return forward_pass(self.d, self.hardware, self.efficiency, segments, rows)
 
 
-def _kernels(p: PassTime) -> Array:
-    return sum(t.expected for t in p.operations)
-
-
 def _lines(xs: Array, ys: Array) -> tuple[Array, Array]:
     """Intercept and slope of the lines through neighbouring points, along the last axis."""
     slope = np.diff(ys) / np.diff(xs)
@@ -118,7 +114,8 @@ class StepSurface:
     """The surface of a deployment, filled where it is asked.
 
     longest   tokens of a context at most, up to which knots are laid
-    end       which end of the range of the step time: expected, or all steps at low or high
+    end       which end of the range of the step time: expected, or all steps at low or high; the
+              low end is never below the ceiling, a surface of its own
     """
 
     def __init__(self, d: Deployment, longest: float | None = None, end: End = "expected") -> None:
@@ -126,16 +123,22 @@ class StepSurface:
             raise InputError("simulate: not with speculation or offloading yet; estimate and solve "
                              "count them")
         ends = dict(zip(ENDS, hardware_ends(d.hardware), strict=True))
-        hardware: Any = ends[end]
+        hardware: Any = ends["low" if end == "ceiling" else end]
         if hardware is not d.hardware:
             hardware = msgspec.structs.replace(hardware, ranges={})
         d = d.replace(hardware=hardware, chunk=None, prefix_hit=0.0)
         efficiency = Efficiency(hardware, d.engine)
-        spread = {"expected": 0, "low": -1, "high": 1}[end]
+        spread = {"low": -1, "high": 1}.get(end, 0)
         self.end, self.deployment = end, d
+        self._figure = "ceiling" if end == "ceiling" else "expected"
+        self._bound = StepSurface(d, longest, "ceiling") if end == "low" else None
         self._base = _Base(d, hardware, efficiency)
         self._scale = {k: float(v) ** spread for k, v in efficiency.spread.items()}
         self._dp, self._pp = d.parallelism.dp, d.parallelism.pp
+        # Where the tokens of one replica alone reach the experts.
+        self._alone = None
+        if self._dp > 1 and d.busy_replicas is None:
+            self._alone = StepSurface(d.replace(busy_replicas=1.0), longest, end)
         positions = float(np.max(d.model.positions)) if longest is None else float(longest)
         self._longest = max(positions, 64.0)
         self._chunk = d.engine.prefill_chunk
@@ -149,24 +152,36 @@ class StepSurface:
                        for o in attention_operations(d, g, Segment(1.0, 1.0, 1.0, "prefill"),
                                                      str(i))}
         one = self._base.forward([Segment(1.0, 1.0, 1.0, "prefill")], 1.0)
-        self._host = float(one.expected - _kernels(one)) if not self._async else 0.0
-        step, layer, self._host_each = map(float, d.host_times)
-        self._host -= 0.0 if self._async else self._host_each
-        if self._async:
-            layers = d.model.layer_count
-            self._host = step + layers * (layer + (hardware.layer_overhead or 0.0))
+        self._host, self._host_each = self._host_time()
         self._floor = float(self._attention(one))
         self._stage = float(one.stage_shares(last_share(d))[0]) if self._pp > 1 else 1.0
         self._knots = self._choose_knots()
         self._grid: tuple[list[float], list[float], list[list[float]], list[list[bool]]] | None
         self._grid = None
 
+    def _host_time(self) -> tuple[float, float]:
+        """Host time of a step, and of each sequence in it; nothing at the ceiling.
+
+        Read from passes of one and two sequences of an engine whose host hides behind nothing.
+        """
+        if self._figure == "ceiling":
+            return 0.0, 0.0
+        d = self.deployment
+        shown = msgspec.structs.replace(d.engine, async_host=False)
+        base = _Base(d.replace(engine=shown), self._base.hardware, self._base.efficiency)
+        one, two = (float(base.forward([Segment(n, 1.0, 1.0, "prefill")], 1.0).host)
+                    for n in (1.0, 2.0))
+        return one - (two - one), two - one
+
+    def _kernels(self, p: PassTime) -> Array:
+        return sum(getattr(t, self._figure) for t in p.operations)
+
     # --- decode -------------------------------------------------------------------------------
 
     def _steps(self, B: Array, context: Array) -> Array:
-        """Decode steps by the formula [s], unscaled: the mean step of one token."""
+        """Decode steps by the formula [s]: the mean step of one token."""
         w = Workload(B, np.maximum(context - 1.0, 1.0), 2.0)
-        return np.asarray(estimate(self.deployment, w).decode.time.expected)
+        return np.asarray(getattr(estimate(self.deployment, w).decode.time, self.end))
 
     def _choose_knots(self) -> Array:
         octaves = math.log2(self._longest / _SHORTEST)
@@ -188,9 +203,7 @@ class StepSurface:
         batch = np.arange(first, first + _ROWS, dtype=float)
         c, b = self._knots[None, :], batch[:, None]
         full = np.broadcast_to(b, (_ROWS, c.size)).ravel(), np.tile(self._knots, _ROWS)
-        alone = (batch <= 1.0) & (self.deployment.devices == 1)
-        scale = np.where(alone, self._scale["one"], self._scale["decode"])[:, None]
-        steps = self._steps(*full).reshape(_ROWS, -1) * scale
+        steps = self._steps(*full).reshape(_ROWS, -1)
         extra = self._extra(*full).reshape(_ROWS, -1)
         lines = (*_lines(c * b, steps), *_lines(c * b, extra))
         inner = (c * b)[:, 1:-1].tolist()
@@ -208,20 +221,21 @@ class StepSurface:
         both = self._base.forward([Segment(b, 1.0, context, "decode"),
                                    Segment(1.0, 1.0, 1.0, "prefill")], b + 1.0)
         whole = self._base.forward([Segment(1.0, b + 1.0, b + 1.0, "prefill")], b + 1.0)
-        found = _kernels(both) - (_kernels(whole) - self._attention(whole)) - self._floor
+        found = self._kernels(both) - (self._kernels(whole) - self._attention(whole)) - self._floor
         return np.broadcast_to(np.asarray(found, dtype=float), np.shape(B))
 
     # --- prompts ------------------------------------------------------------------------------
 
     def _attention(self, p: PassTime) -> Array:
         """Time of the attention in a pass: all that isn't the same at any context."""
-        return sum(t.expected for t in p.operations if t.operation.name in self._names)
+        return sum(getattr(t, self._figure) for t in p.operations
+                   if t.operation.name in self._names)
 
     def _fill_table(self, block: int) -> None:
         n = np.maximum(np.arange(block * _TABLE, (block + 1) * _TABLE, dtype=float), 1.0)
         p = self._base.forward([Segment(1.0, n, n, "prefill")], 1.0)
         attention = np.broadcast_to(self._attention(p), n.shape)
-        self._static[block] = (np.broadcast_to(_kernels(p), n.shape) - attention).tolist()
+        self._static[block] = (np.broadcast_to(self._kernels(p), n.shape) - attention).tolist()
         self._whole[block] = (attention - self._floor).tolist()
 
     def _fill_head(self, rows: int) -> None:
@@ -229,8 +243,8 @@ class StepSurface:
         r = np.arange(size, dtype=float)
         one = Segment(1.0, 512.0, 512.0, "prefill")
         p = self._base.forward([one], np.maximum(r, 1.0))
-        first = _kernels(self._base.forward([one], 1.0))
-        self._head = np.broadcast_to(_kernels(p) - first, r.shape).tolist()
+        first = self._kernels(self._base.forward([one], 1.0))
+        self._head = np.broadcast_to(self._kernels(p) - first, r.shape).tolist()
 
     def tokens_time(self, tokens: int, rows: int) -> float:
         """Kernels of a pass over `tokens` with logits at `rows`, without attention [s]."""
@@ -293,9 +307,16 @@ class StepSurface:
 
     def mixed(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
         """A step of B decoding sequences with (new, cached) tokens of some prompts [s]."""
+        if self._bound is not None:
+            return max(self._mixed(B, X, prompts), self._bound.mixed(B, X, prompts))
+        return self._mixed(B, X, prompts)
+
+    def _mixed(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
         if self._pp > 1:
             return self._staged(B, X, prompts)
         k, dp = len(prompts), self._dp
+        if dp > 1:
+            return self._on_replicas(B, X, prompts)
         if k == 1:
             tokens, cached = prompts[0]
             if B == 0 and self._chunk is not None and tokens > self._chunk:
@@ -306,13 +327,11 @@ class StepSurface:
             for new, cached in prompts:
                 tokens += new
                 attention += self.attention_time(new, cached)
-            if dp > 1:    # the fullest replica
-                share = -(-k // dp) / k
-                tokens, attention = math.ceil(tokens * share), attention * share
-                k = -(-k // dp)
-        b = B if dp == 1 else -(-B // dp)
-        kernels = self.tokens_time(b + tokens, b + k) + attention
-        host = self._host + self._host_each * (b + k)
+        return self._step(B, X, self.tokens_time(B + tokens, B + k) + attention, B + k)
+
+    def _step(self, B: int, X: float, kernels: float, sequences: int) -> float:
+        """The step whose prompts take `kernels` [s], with what B decoding sequences add."""
+        host = self._host + self._host_each * sequences
         prefill = self._scale["prefill"]
         if B == 0:
             return prefill * (max(kernels, host) if self._async else kernels + host)
@@ -320,11 +339,28 @@ class StepSurface:
         j = bisect_left(row.knots, X)
         kernels += row.extra_a[j] + row.extra_b[j] * X
         time = max(kernels, host) if self._async else kernels + host
-        if self.end == "expected":
+        if self.end in ("expected", "ceiling"):
             return time
         # The decode step keeps its own range, what the prompts add has that of a prefill.
         decode = self._scale["one" if B == 1 and self.deployment.devices == 1 else "decode"]
         return prefill * time + (1.0 - prefill / decode) * (row.a[j] + row.b[j] * X)
+
+    def _on_replicas(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
+        """Data-parallel replicas in step: the fullest one, with the others' tokens at its experts.
+
+        Between one replica's tokens and those of all of them the time is a line.
+        """
+        k, dp, b = len(prompts), self._dp, -(-B // self._dp)
+        fullest = -(-k // dp)
+        tokens = sum(new for new, _ in prompts)
+        mine = math.ceil(tokens * fullest / k)
+        attention = self._floor + fullest / k * sum(self.attention_time(*p) for p in prompts)
+        kernels = self.tokens_time(b + mine, b + fullest)
+        if self._alone is not None:
+            busy = max((B + tokens) / (b + mine), 1.0)
+            one = self._alone.tokens_time(b + mine, b + fullest)
+            kernels = one + (kernels - one) * (busy - 1.0) / (dp - 1.0)
+        return self._step(B, X, kernels + attention, b + fullest)
 
     def _in_chunks(self, tokens: int, cached: int) -> float:
         """A prompt that the engine computes in steps of its own size."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.planning.ask import Ask
 from simulator.planning.finalists import (
@@ -62,8 +62,10 @@ def plan(ask: Ask, simulate: bool = True, executor: Executor | None = None,
         held = [v for v in verified if v.option is best]
         progress("looking for the largest rate")
         top = largest_simulated_rate(ask, held[0]) if held else best.max_rate
+    formula = _by_formula(options, verified)
     return Plan(
-        ask, tuple(explained(options, output)), tuple(verified), tuple(front(options, output)),
+        ask, tuple(explained(options, output, formula[0] if formula else None)), tuple(verified),
+        tuple(front(formula, output)),
         tuple(limits(ask, best)) if best is not None else (),
         spreads(ask, best) if best is not None else {}, top, tuple(_warnings(ask, best)),
         analytical, time.perf_counter() - began)
@@ -75,6 +77,13 @@ def _with_verified(options: list[Option], verified: list[Verified]) -> list[Opti
     return [*(v.option for v in verified if v.option.usable),
             *(o for o in options if id(o.candidate) not in done),
             *(v.option for v in verified if not v.option.usable)]
+
+
+def _by_formula(options: list[Option], verified: list[Verified]) -> list[Option]:
+    """The options with the percentiles of the formulas, so that all are compared alike."""
+    known = {id(v.option.candidate): v.analytical for v in verified}
+    return [replace(o, ttft=known[id(o.candidate)][0], tpot=known[id(o.candidate)][1])
+            if id(o.candidate) in known else o for o in options]
 
 
 def _warnings(ask: Ask, best: Option | None) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.deployment import Deployment
 from simulator.planning.ask import Ask, made_up
-from simulator.planning.capacity import steady
+from simulator.planning.capacity import percentiles, steady
 from simulator.planning.limits import one_replica
 from simulator.planning.search import Option, refusal
 from simulator.serving.lengths import Lengths
@@ -23,7 +23,7 @@ from simulator.serving.requests import Requests
 
 # Options that are simulated, requests of a simulation, replicas that a missed target may add,
 # simulations of the bisection for the largest rate, and seconds after which no more are begun.
-OPTIONS, FEWEST, MOST, ADDED, HALVINGS, PATIENCE = 3, 4_000, 20_000, 4, 4, 20.0
+OPTIONS, FEWEST, MOST, ADDED, HALVINGS, PATIENCE = 8, 4_000, 20_000, 4, 4, 15.0
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,18 @@ def resized(ask: Ask, o: Option, replicas: int) -> Option:
     """The option with another number of replicas, by the formulas."""
     r = one_replica(ask, o)
     s = steady(r, np.array([o.rate / replicas]))
+    ttft, tpot = percentiles(r, s)
     part = replicas / o.replicas
     return replace(o, replicas=replicas, max_rate=o.max_rate * part,
                    saturation=o.saturation * part, utilisation=float(s.utilisation[0]),
-                   batch=float(s.batch[0]), step=float(s.step[0]),
+                   batch=float(s.batch[0]), step=float(s.step[0]), ttft=float(ttft[0]),
+                   tpot=float(tpot[0]),
                    usd_per_hour=o.usd_per_hour * part, watts=o.watts * part)
 
 
 def verified(ask: Ask, o: Option) -> Verified | None:
     """An option with the fewest replicas that hold the targets when simulated; None: too many."""
-    before, found = (o.ttft, o.tpot), None
+    found = None
     start = o.replicas
     for count in range(start, start + ADDED + 1):
         sized = o if count == start else resized(ask, o, count)
@@ -134,6 +136,7 @@ def verified(ask: Ask, o: Option) -> Verified | None:
             if holds(ask, t):
                 sized, s = less, t
                 note = f"the formulas gave {start} replicas; simulated, {fewer} hold the targets"
+    before = sized.ttft, sized.tpot
     sized = replace(sized, ttft=s.ttft, tpot=s.tpot)
     return Verified(replace(sized, reason=refusal(ask, sized)), s, before, note)
 
@@ -146,11 +149,10 @@ def simulate_finalists(ask: Ask, options: Sequence[Option],
     for i, o in enumerate(usable[:OPTIONS]):
         held = [v for v in found if v.option.usable]
         cheapest = min((v.option.usd_per_hour for v in held), default=math.inf)
-        fewest = o.usd_per_hour * max(o.replicas - 1, 1) / o.replicas
-        if held and (fewest >= cheapest or time.perf_counter() - began > PATIENCE):
+        if held and (o.usd_per_hour >= cheapest or time.perf_counter() - began > PATIENCE):
             break
-        progress(f"simulating {i + 1} of {min(len(usable), OPTIONS)}: "
-                 f"{o.replicas} x {o.candidate.devices} {o.candidate.offer.hardware.name}")
+        progress(f"simulating option {i + 1}: {o.replicas} x {o.candidate.devices} "
+                 f"{o.candidate.offer.hardware.name}")
         v = verified(ask, o)
         if v is not None:
             found.append(v)

@@ -201,12 +201,20 @@ def _order(o: Option) -> tuple[object, ...]:
             o.tpot if math.isfinite(o.tpot) else 1e9, p.pp, p.ep, p.tp)
 
 
-def explained(options: list[Option], output: float) -> list[Option]:
-    """The options with the reason why each but the first was not taken."""
+# Options on the front that cost more than so many times the cheapest are no choice.
+_DEAREST = 10.0
+
+
+def explained(options: list[Option], output: float, by_formula: Option | None = None
+              ) -> list[Option]:
+    """The options with the reason why each but the first was not taken.
+
+    by_formula  the first as the formulas see it, where it was simulated and the others were not
+    """
     if not options or not options[0].usable:
         return options
-    best = options[0]
-    return [best, *(replace(o, reason=o.reason or _against(best, o, output))
+    best = by_formula or options[0]
+    return [options[0], *(replace(o, reason=o.reason or _against(best, o, output))
                     for o in options[1:])]
 
 
@@ -233,6 +241,8 @@ def front(options: Sequence[Option], output: float) -> list[Option]:
     """Usable options that no other beats in both USD/h and latency, the cheapest first."""
     usable = [o for o in options if o.replicas > 0 and o.candidate.profile is not None
               and not math.isnan(o.usd_per_hour) and math.isfinite(o.latency(output))]
+    cheapest = min((o.usd_per_hour for o in usable), default=0.0)
+    usable = [o for o in usable if o.usd_per_hour <= _DEAREST * cheapest]
     if not usable:
         return []
     keep = pareto_mask([[o.usd_per_hour for o in usable], [o.latency(output) for o in usable]],

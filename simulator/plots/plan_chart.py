@@ -52,8 +52,8 @@ def plan(options: Sequence[Option], front: Sequence[Option], best: Option, outpu
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("USD an hour, all replicas")
-    axes.set_ylabel("TTFT + mean answer x TPOT, both p99")
-    for axis, form in ((axes.xaxis, lambda v, _: f"{v:,.3g}"),
+    axes.set_ylabel("TTFT + answer x TPOT, p99")
+    for axis, form in ((axes.xaxis, lambda v, _: f"{v:,.0f}" if v >= 1.0 else f"{v:g}"),
                        (axes.yaxis, lambda v, _: tick_time(v))):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(form))

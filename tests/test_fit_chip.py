@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -187,16 +186,17 @@ def test_rows_of_two_devices() -> None:
 
 
 def test_runs_that_contradict_each_other_are_refused() -> None:
-    # Two of the four models are of a chip with a slower memory. Where these two are the ones that
-    # are fitted on, the others get worse.
+    # Two of the four models are of a chip with a slower memory: those that are fitted on, so that
+    # the others get worse, or the others, which are then reported as far off.
     known = {"memory_level": 1.114, "compute_level": 1.085}
     slow, plain = (measured(decodes(MODELS, (1.0, 8.0)), known | more)
                    for more in ({"memory_level": 2.0}, {}))
-    refused = [fit_chip([s if s.row.model in pair else p for s, p in zip(slow, plain, strict=True)]
-                        ).refused for pair in combinations(MODELS, 2)]
-    assert sum("contradict each other" in text for text in refused) == 1
-    # Where the fitted two are as thought, the others are reported as far off.
-    assert "" in refused
+    fits = [fit_chip([s if s.row.model in pair else p for s, p in zip(slow, plain, strict=True)])
+            for pair in (MODELS[1:3], MODELS[::3])]
+    refused, kept = sorted(fits, key=lambda f: not f.refused)
+    assert "contradict each other" in refused.refused
+    assert kept.refused == ""
+    assert held(kept)[1].median > 0.4
 
 
 def test_the_file_is_the_chip_s_own_with_the_fitted_numbers(exact: ChipFit, tmp_path: Path

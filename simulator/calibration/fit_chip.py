@@ -35,7 +35,7 @@ WHY_NOT = {"ttft": "TTFT under load, which queueing decides",
            "memory": "a size, not a time"}
 FEWEST_ROWS, FEWEST_GROUPS = 6, 2
 # One constant for each so many rows that it is fitted on.
-ROWS_A_CONSTANT = 3
+ROWS_A_CONSTANT = 2
 # Models from which on whole models are held back; else runs are.
 MODELS_TO_SPLIT = 4
 # |ln error| above which a row counts less and less, and the least noise of a row.
@@ -354,7 +354,7 @@ def _fitted(cases: Sequence[Case], mine: Array, found: ChipFit) -> ChipFit:
     if found.held_after.median > found.held_before.median + WORSE:
         found.refused = (f"on rows held back the fitted constants are worse, "
                          f"{found.held_after.median:.1%} against {found.held_before.median:.1%} "
-                         "before: the runs contradict each other")
+                         "before: the runs contradict each other, or are too few")
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from serving_reference import Sequence, SlowEngine
 
@@ -123,6 +123,8 @@ settings_of_a_run = st.fixed_dictionaries({
 
 def setup_of(x: dict[str, Any]) -> tuple[Setup, Requests]:
     """A run that fits: no request needs more than all blocks."""
+    if x["users"] is not None:
+        x["users"] = max(x["users"], x["replicas"])
     block = x["block"]
     tokens = x["blocks"] * 16
     policy = Policy(x["scheduler"], x["sequences"], x["budget"], x["preemption"], x["watermark"],
@@ -133,7 +135,7 @@ def setup_of(x: dict[str, Any]) -> tuple[Setup, Requests]:
                  swap_time=1e-5), r
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(settings_of_a_run)
 def test_fast_is_slow(x: dict[str, Any]) -> None:
     setup, r = setup_of(x)

@@ -107,7 +107,8 @@ class Replica(Batch):
 
     def _token_gaps(self) -> None:
         """Every decoding sequence got a token now; the time since its last one is counted."""
-        t, old = self.t, self._B
+        # Sequences of a static batch that are done are computed on, but speak no more.
+        t, old = self.t, len(self._live) if self._static else self._B
         if self.window[0] <= t <= self.window[1]:
             add = self.gaps.add
             for number, since in self._joined:
@@ -156,7 +157,7 @@ class Replica(Batch):
             until = arrival if arrival < until else until
         start, began, total = self._joined or self._last != t, t, left
         counted = self.window[0] <= t <= self.window[1]
-        counts = self.gaps.counts
+        counts, alive = self.gaps.counts, len(live) if self._static else B
         knots, ka, kb, _, _ = self.surface.row(B)
         j, turns = bisect_left(knots, R + B), len(knots)
         while True:
@@ -192,9 +193,9 @@ class Replica(Batch):
             if number and counted:
                 last = p + 2.0 * q * k
                 if last <= first * _NEAR and first <= last * _NEAR:
-                    counts[int(math.log(0.5 * (first + last)) * PER_E + SHIFT)] += number * B
+                    counts[int(math.log(0.5 * (first + last)) * PER_E + SHIFT)] += number * alive
                 else:
-                    self.gaps.spread(first, last, number * B)
+                    self.gaps.spread(first, last, number * alive)
             if reached or not left:
                 break
             j += 1

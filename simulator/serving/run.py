@@ -172,6 +172,9 @@ def serve(setup: Setup, requests: Requests, replicas: int = 1, routing: str = "r
     if concurrency is not None:
         if prefill is not None:
             raise InputError("concurrency: not with pools yet; give --rate or --trace")
+        if concurrency < replicas:
+            raise InputError(f"concurrency: {concurrency} users leave some of {replicas} replicas "
+                             "idle")
         _closed(decode, log, concurrency, setup.request_time, n, of)
         arrival = _sent(decode, n, setup.request_time)
         window = _answers(decode)

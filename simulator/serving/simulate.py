@@ -249,8 +249,6 @@ def simulate(deployment: Deployment, requests: Requests, policy: Policy | None =
     if replicas < 1 or (concurrency is not None and concurrency < 1):
         raise InputError("replicas and concurrency must be at least 1")
     began = time.perf_counter()
-    if concurrency is not None and concurrency < replicas:
-        raise InputError(f"concurrency: {concurrency} users leave some of {replicas} replicas idle")
     d, times = _one_replica(deployment)
     policy = Policy.of(d) if policy is None else policy
     replicas *= times

@@ -138,7 +138,8 @@ class Clock:
         if o.collective is not None:
             return self.collective(o)
         k = self.efficiency.kernel(o.kernel, o.format, self.phase)
-        if o.picks is not None and np.any(k.beta):
+        streamed = self.phase == "decode" and self.efficiency.engine.streams_experts
+        if o.picks is not None and not streamed and np.any(k.beta):
             timed = self.experts(o, o.picks, k)
             if np.all(k.beta):
                 return timed

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simulator.arrays import Array
+from simulator.efficiency.hosts import host_times
 from simulator.errors import InputError, nearest
 from simulator.formats import NumberFormat, compute_format, number_format
 from simulator.offload import Offload
@@ -203,6 +204,11 @@ class Deployment:
     def prefill_chunk(self) -> int | None:
         """Prompt tokens a step at most: as asked, else the engine's own way; None: no limit."""
         return self.engine.prefill_chunk if self.chunk is None else self.chunk
+
+    @property
+    def host_times(self) -> tuple[Array, Array, Array]:
+        """Host time [s] of a step, of a layer and of a sequence, on the device's own host."""
+        return host_times(self.engine, self.hardware)
 
     @property
     def devices(self) -> int:

@@ -19,6 +19,7 @@ from simulator.arrays import Array
 from simulator.crossover import Axis, at, segments
 from simulator.deployment import Deployment, Parallelism, Workload
 from simulator.efficiency import BANDWIDTH_CAP, COMPUTE_CAP
+from simulator.efficiency.hosts import host_speed
 from simulator.errors import InputError, nearest
 from simulator.formats import number_format
 from simulator.metrics import Target
@@ -97,8 +98,9 @@ def knob(name: str, d: Deployment) -> Knob:
         return Knob(name, float(peak), math.inf, _scaled_peaks, form,
                     h.ranges.get(f"peak_{precision}"))
     if name == "host-time":
-        return Knob(name, d.engine.host_time, 0.0,
-                    lambda d, v: d.replace(engine=d.engine.replace(host_time=v)), form)
+        speed = host_speed(h)
+        return Knob(name, d.engine.host_time / speed, 0.0, lambda d, v: d.replace(
+            engine=d.engine.replace(host_time=v * speed)), form)
     if name.startswith("link-") and d.devices == 1:
         raise InputError(f"--find: '{name}': one device uses no link; put a number in front of the "
                          "hardware, as in 4xh100")

@@ -17,6 +17,7 @@ from simulator.arrays import Array, largest, present, several
 from simulator.clock import Clock, OperationTime, largest_part
 from simulator.deployment import Deployment
 from simulator.efficiency import Efficiency
+from simulator.efficiency.hosts import host_times
 from simulator.layers import (
     Phase,
     Segment,
@@ -167,7 +168,8 @@ def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime],
            sequences: Array) -> PassTime:
     chosen = [t for t in times if several(t.expected) or t.expected or np.any(t.ceiling)]
     layers = d.model.layer_count
-    host = d.engine.host_time + layers * d.engine.layer_time + sequences * d.engine.sequence_time
+    step, layer, sequence = host_times(d.engine, hardware)
+    host = step + layers * layer + sequences * sequence
     if hardware.layer_overhead is not None and not d.engine.ideal:
         host = host + layers * hardware.layer_overhead
     kernels = sum_of(t.expected for t in chosen)

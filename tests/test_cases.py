@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.validation.cases import PHASES, Case, case_of, cases_of, rough_phase
+from simulator.validation.cases import APART, PHASES, Case, case_of, cases_of, rough_phase
 from simulator.validation.measurements import METRICS, Row
 from simulator.validation.names import UnknownError
 
@@ -185,3 +185,21 @@ def test_a_degree_that_heads_do_not_allow() -> None:
     cases, missing = cases_of([replace(ROW, n_devices=6, tp=6)])
     assert cases == []
     assert "deployment not possible: tp: 6" in missing[0]
+
+
+def test_a_known_benchmark_sets_rounds_and_mean_lengths() -> None:
+    plain, known = case(), case(notes="InferenceMAX db-dump")
+    assert (plain.rounds, plain.input, plain.output) == (None, 1024.0, 256.0)
+    assert known.rounds == 10.0
+    assert (known.input, known.output) == pytest.approx((0.9 * 1024, 0.9 * 256))
+
+
+@pytest.mark.parametrize(("batch", "notes", "dp"), [
+    (64.0, "", 1), (4096.0, "", 8), (4096.0, "agg tp=8 attn_dp=1", 1)])
+def test_more_sequences_than_one_latent_cache_holds(batch: float, notes: str, dp: int) -> None:
+    # Eight ranks hold MLA's cache eight times, unless each attends to sequences of its own.
+    found = case(hardware="NVIDIA H200 SXM 141GB", n_devices=8, engine="TensorRT-LLM",
+                 version="1.0", model="DeepSeek-R1", weights="fp8", batch=batch, input=1024.0,
+                 output=2048.0, metric="throughput_out_tok_s", notes=notes)
+    assert (found.setup.dp, found.setup.ep) == (dp, dp)
+    assert (APART in found.assumed) == (dp > 1)

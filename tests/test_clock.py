@@ -150,6 +150,35 @@ def test_an_eager_host_hides_behind_kernels(host: float, layer: float, sequence:
             eager.expected, rel=1e-12)
 
 
+# kernels for few rows
+
+def test_kernels_for_single_rows_expand_the_weights_for_each() -> None:
+    """GEMV kernels: five vector instructions a weight and row, so that a batch hardly pays."""
+    chip = Hardware.load("rtx-4090-24gb")
+    plain, rows = (PLAIN.replace(vector_products=x) for x in (False, True))
+    with levels({}):
+        k = Efficiency(chip, rows).kernel("gemm", "int4-weight")
+    assert k.e * chip.peak("fp16")[0] * 5.0 == pytest.approx(
+        COMPUTE_CAP * chip.vector_peak)
+    assert Efficiency(chip, rows).kernel("gemm", "bf16") == Efficiency(chip, plain).kernel("gemm")
+    llama = Model.load("llama-2-7b")
+
+    def gain(engine: Engine) -> float:
+        d = Deployment(llama, chip, engine, weights="int4-g128", activations="fp16")
+        one, eight = (run(d, b, 100.0).expected for b in (1.0, 8.0))
+        return float(8.0 * one / eight)
+
+    assert gain(rows) < 0.7 * gain(plain)
+
+
+def test_streamed_experts_have_no_tiles() -> None:
+    chip, model = Hardware.load("dgx-spark-gb10"), Model.load("gpt-oss-20b")
+    tiled, streamed = (run(Deployment(model, chip, PLAIN.replace(streams_experts=x)), 1.0, 100.0)
+                       for x in (False, True))
+    assert streamed.expected < tiled.expected
+    assert (streamed.ceiling, streamed.bytes) == (tiled.ceiling, tiled.bytes)
+
+
 # what an engine does beyond what physics asks for
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-27b"])

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.serving.closed_loop import (
+    burst_of,
     in_flight,
     queue_wait,
     saturated_request_rate,
@@ -119,3 +120,10 @@ def test_vector_is_scalar() -> None:
         assert whole.shape == (20,)
         for i in range(20):
             assert whole[i] == function(*(x[i] for x in args))
+
+
+def test_a_benchmark_of_many_rounds_forgets_its_start() -> None:
+    # All at once and only once: each waits for half of the others on the average.
+    assert burst_of(1.0) == 0.5
+    assert burst_of(10.0) == 0.05
+    assert list(burst_of(np.array([1.0, 4.0]))) == [0.5, 0.125]

@@ -210,3 +210,9 @@ def test_processors() -> None:
     for device, cpu in (("raspberry-pi-5", True), ("xeon-8480-plus", True), ("h100", False),
                         ("strix-halo-8060s", False), ("rtx-4090", False)):
         assert names.is_cpu(names.hardware_of(device)) == cpu, device
+
+
+def test_benchmarks_whose_script_is_known() -> None:
+    # InferenceMAX: ten requests a user, lengths between 0.8 of the printed ones and all of them.
+    assert names.protocol_of("id=x; InferenceX/InferenceMAX db-dump") == (10.0, 0.9)
+    assert names.protocol_of("README table 1") == (None, 1.0)

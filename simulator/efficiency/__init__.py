@@ -52,6 +52,10 @@ _TELLING = ("gemm", "elementwise")
 _TIMED_VENDORS = frozenset({"NVIDIA", "AMD"})
 
 
+# Vector instructions of a multiply-add with a packed weight: shift, mask, convert, scale, and it.
+INSTRUCTIONS_A_WEIGHT = 5.0
+
+
 class KernelConstants(msgspec.Struct, frozen=True, gc=False):
     """e: share of peak FLOP/s; h: share of peak bandwidth; t0 [s]: floor; p: overlap exponent.
 
@@ -132,6 +136,9 @@ class Efficiency:
             memory *= 1.0 + 4.0 / kernel_format(format).weight
         launch = 0.0 if h.layer_overhead is not None else 1.0 if spec else engine.launch_scale
         own_e, own_h = h.compute_efficiency, h.bandwidth_efficiency
+        if engine.vector_products and format.endswith("-weight"):
+            base = msgspec.structs.replace(base, e=COMPUTE_CAP * h.vector_peak / h.peak("fp16")[0]
+                                           / INSTRUCTIONS_A_WEIGHT)
         return msgspec.structs.replace(
             base,
             e=smaller((base.e if own_e is None else own_e) / compute, COMPUTE_CAP),

@@ -64,6 +64,8 @@ FEWEST_ROWS = 3
 def owners(hardware: Hardware) -> list[tuple[str, str]]:
     """(kind, name) of whose level holds, the nearest first."""
     memory = hardware.memory_class or "other"
+    if hardware.architecture == "cpu":
+        memory = f"{memory} cpu"    # cores reach less of a memory than an accelerator beside them
     return [("device", hardware.name), ("architecture", hardware.architecture or "other"),
             ("vendor", f"{(hardware.vendor or 'other').lower()} {memory}"), ("memory", memory)]
 

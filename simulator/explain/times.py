@@ -157,18 +157,17 @@ def host_line(e: Estimate, p: Pass) -> list[str]:
     if not float(p.time.host) and not d.engine.async_host:
         return []
     more = d.hardware.layer_overhead if d.hardware.layer_overhead and not d.engine.ideal else 0.0
-    terms = [format_time(float(d.engine.host_time))] if d.engine.host_time else []
+    step, layer, sequence = map(float, d.host_times)
+    terms = [format_time(step)] if step else []
     terms += [f"{d.model.layer_count} layers x {format_time(float(each))}"
-              for each in (d.engine.layer_time, more) if each]
-    if d.engine.sequence_time:
-        terms.append(f"{many(p.sequences, 'sequence')} x "
-                     f"{format_time(float(d.engine.sequence_time))}")
-    what = "a step, layer and sequence" if d.engine.sequence_time else "a step and layer"
+              for each in (layer, more) if each]
+    if sequence:
+        terms.append(f"{many(p.sequences, 'sequence')} x {format_time(sequence)}")
+    what = "a step, layer and sequence" if sequence else "a step and layer"
     if not d.engine.async_host:
         return [row("+ host", " + ".join(terms), format_time(float(p.time.host)),
                     f"{what}; does not shrink with bandwidth")]
-    alone = (d.engine.host_time + d.model.layer_count * (d.engine.layer_time + more)
-             + p.sequences * d.engine.sequence_time)
+    alone = step + d.model.layer_count * (layer + more) + p.sequences * sequence
     return [row("host", " + ".join(terms), format_time(float(alone)),
                 f"{what}; it starts kernels while the device works: the longer of both counts"),
             row("+ host", "", format_time(float(p.time.host)),

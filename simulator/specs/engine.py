@@ -60,6 +60,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fp16_accumulate    16-bit products are summed in fp16, where the device is faster at that
     kv_copies          times that decode attention reads or writes the cache, expanded to all query
                        heads, beyond reading it once; cache_copies: of the cache as it is
+    vector_products    weight-only products run on the vector units, which expand the weights anew
+                       for each row (GEMV kernels)
+    streams_experts    experts of a decode step run kernels for single rows, which have no tiles
     dequantises        weight-only formats are expanded to 16 bits in memory before each product
     prefill_chunk      prompt tokens a step at most, whatever is asked; None: the whole prompt
     fp8_kv             served with an FP8 KV cache where the products are FP8: what an unstated
@@ -114,6 +117,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fp16_accumulate: bool = False
     kv_copies: float = 0.0
     cache_copies: float = 0.0
+    vector_products: bool = False
+    streams_experts: bool = False
     dequantises: bool = False
     prefill_chunk: int | None = None
     max_sequences: int | None = None

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from simulator.deployment import Deployment, Parallelism
 from simulator.errors import InputError
-from simulator.memory import weight_bytes
+from simulator.memory import memory, weight_bytes
 from simulator.network import link_domain
 from simulator.parameters import parameters_total
 from simulator.sharding import tensor_parallel_degrees
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
-from simulator.specs.model import Model
+from simulator.specs.model import Mla, Model
 from simulator.validation import names
 from simulator.validation.measurements import METRICS, SIZES, Row
 from simulator.validation.names import UnknownError
@@ -35,6 +35,8 @@ UNSTATED = 128.0
 SPLIT = ("disagg",)
 # Makers whose software counts tensor parallel degrees in cores, several to a device.
 IN_CORES = ("AWS",)
+# What is taken for granted where more sequences are served than tensor parallel caches hold.
+APART = "attention taken as data parallel, since the cache fits no other way"
 THREADS = re.compile(r"\bthreads=(\d+)")
 SPECULATION = re.compile(r"\b(with (mtp|eagle|speculat)|speculative decoding:? on)", re.I)
 
@@ -48,6 +50,7 @@ class Case:
     figure   which quantity of a prediction it is compared with
     batch    concurrent sequences of the deployment; None: what fits in memory
     assumed  what the source left open, in words
+    rounds   requests that each user sends, where the benchmark is known
     """
 
     index: int
@@ -59,6 +62,7 @@ class Case:
     input: float
     output: float
     assumed: str = ""
+    rounds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +129,18 @@ def case_of(index: int, row: Row) -> Case:
     model, ending = names.model_of(row.model)
     setup = _setup(row, hardware, model, ending)
     batch, given, rows_in, rows_out, assumed = _lengths(row)
+    if batch is not None and "attn_dp" not in row.notes:
+        stated, setup = setup, _attention_apart(setup, batch, max(rows_in, 1.0), max(rows_out, 1.0))
+        if setup is not stated:
+            assumed = f"{assumed}; {APART}".removeprefix("; ")
     phase, figure = _phase(row, setup, batch, rows_in)
     if batch is None and phase != "max_throughput" and row.metric not in SIZES:
         raise UnknownError("batch or concurrency not stated")
     if not given and phase not in ("batch1_decode", "memory"):
         raise UnknownError("prompt or output length not stated")
-    return Case(index, row, setup, phase, figure, batch, max(rows_in, 1.0), max(rows_out, 1.0),
-                assumed)
+    rounds, share = names.protocol_of(row.notes)
+    return Case(index, row, setup, phase, figure, batch, max(rows_in * share, 1.0),
+                max(rows_out * share, 1.0), assumed, rounds)
 
 
 def _lengths(row: Row) -> tuple[float | None, bool, float, float, str]:
@@ -151,6 +160,26 @@ def _lengths(row: Row) -> tuple[float | None, bool, float, float, str]:
         assumed = f"{assumed}; all devices share the model".removeprefix("; ")
     return (batch, stated, UNSTATED if given_in is None else given_in,
             UNSTATED if given_out is None else given_out, assumed)
+
+
+def _attention_apart(setup: Setup, batch: float, prompt: float, output: float) -> Setup:
+    """Data-parallel attention where the stated sequences fit no other way.
+
+    Tensor parallel ranks hold the latent cache of MLA once each. Whoever serves more sequences than
+    that leaves room for, spread over experts, has each rank attend to its own.
+    """
+    model = names.model_of(setup.model)[0]
+    if setup.tp == 1 or setup.dp > 1 or setup.pp > 1 or not any(
+            isinstance(g.mixer, Mla) for g in model.layers) or not load_engine(
+            setup.engine).continuous:
+        return setup
+    apart = replace(setup, tp=1, dp=setup.tp, ep=setup.tp)
+    try:
+        room = [float(memory(s.deployment(), batch, prompt, output / 2.0).max_batch)
+                for s in (setup, apart)]
+    except InputError:
+        return setup
+    return apart if room[0] < batch and room[1] > room[0] else setup
 
 
 def _phase(row: Row, setup: Setup, batch: float | None, prompt: float) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from simulator.arrays import Array
 from simulator.errors import InputError
 from simulator.specs.engine import load_engine
 from simulator.validation import names
-from simulator.validation.cases import OTHER_PHASES, Case, cases_of
+from simulator.validation.cases import APART, OTHER_PHASES, Case, cases_of
 from simulator.validation.fit_report import known_levels
 from simulator.validation.measurements import read_rows
 from simulator.validation.parts import BARE, Constants, Parts, parts_of
@@ -43,13 +43,17 @@ LEVEL_SPREADS = {"memory": {"vendor": 0.2, "architecture": 0.12, "device": 0.12}
                  "compute": {"vendor": 0.25, "architecture": 0.2, "device": 0.2}}
 TIMED = "nvidia hbm"
 TIMED_SPREAD = {"memory": 0.03, "compute": 0.05}
-LINK_SPREAD = 0.25
+# Collectives over NVLink were timed as well; what a machine's PCIe does depends on its board.
+LINK_SPREAD, TIMED_LINK_SPREAD = 0.25, 0.08
 # |ln error| above which a row counts less and less.
 ROBUST = 0.15
 # How much the rows weigh against the priors.
 TRUST = 3.0
 FEWEST_ROWS = 20
-ROUNDS = 2
+ROUNDS = 3
+# Versions that differ in how a decode step is launched have the prefill of their successors.
+SAME_PREFILL = {"tt-metal-0.51": "tt-metal"}
+OF_PREFILL = ("compute_scale", "request_time")
 
 
 class _Problem:
@@ -62,9 +66,11 @@ class _Problem:
         self.parts, self.weights = parts, weights
         self.labels: dict[str, Array] = {}
         self.rows: dict[str, Array] = {}
-        for kind in ("engine", "device", "architecture", "vendor", "link"):
-            self.labels[kind], self.rows[kind] = np.unique(getattr(parts, kind),
-                                                           return_inverse=True)
+        names_of = {kind: getattr(parts, kind)
+                    for kind in ("engine", "device", "architecture", "vendor", "link")}
+        names_of["prefill"] = np.array([SAME_PREFILL.get(str(e), str(e)) for e in parts.engine])
+        for kind, found in names_of.items():
+            self.labels[kind], self.rows[kind] = np.unique(found, return_inverse=True)
         self.blocks: dict[str, tuple[slice, Array]] = {}
         centres: list[Array] = []
         spreads: list[Array] = []
@@ -78,17 +84,16 @@ class _Problem:
         self.at = np.zeros_like(self.centre) if at is None else at
 
     def _unknowns(self) -> list[tuple[str, str, Array, Array]]:
-        engines = self.labels["engine"]
-        eager = np.array([load_engine(str(name)).async_host for name in engines])
-        served = np.array([load_engine(str(name)).continuous for name in engines])
         found = []
         for name, (centre, spread) in ENGINE_PRIORS.items():
-            centres = np.full(len(engines), centre)
+            kind = "prefill" if name in OF_PREFILL else "engine"
+            profiles = [load_engine(str(label)) for label in self.labels[kind]]
+            centres = np.full(len(profiles), centre)
             if name == "layer_time":
-                centres = np.where(eager, EAGER_LAYER_TIME, centres)
+                centres = np.where([e.async_host for e in profiles], EAGER_LAYER_TIME, centres)
             if name == "request_time":
-                centres = np.where(served, SERVER_REQUEST_TIME, centres)
-            found.append((name, "engine", np.log(centres), np.full(len(engines), spread)))
+                centres = np.where([e.continuous for e in profiles], SERVER_REQUEST_TIME, centres)
+            found.append((name, kind, np.log(centres), np.full(len(profiles), spread)))
         for part, kinds in LEVEL_SPREADS.items():
             for kind, spread in kinds.items():
                 labels = self.labels[kind]
@@ -97,7 +102,8 @@ class _Problem:
                 wide = np.where(timed, TIMED_SPREAD[part], spread)
                 found.append((f"{kind}_{part}", kind, np.zeros(len(labels)), wide))
         links = self.labels["link"]
-        found.append(("link", "link", np.zeros(len(links)), np.full(len(links), LINK_SPREAD)))
+        found.append(("link", "link", np.zeros(len(links)), np.where(
+            np.char.startswith(links.astype(str), "nvlink"), TIMED_LINK_SPREAD, LINK_SPREAD)))
         return found
 
     def row(self, x: Array, name: str) -> Array:
@@ -119,7 +125,7 @@ class _Problem:
                    self.row(moved, "memory_scale") * self.level(moved, "memory"),
                    self.row(moved, "launch_scale"), self.row(moved, "link"))
         serving = Serving(*(self.row(x, name) for name in (
-            "request_time", "queue_steps", "burst", "interference", "fill")))
+            "request_time", "queue_steps", "burst", "interference", "fill"))).in_rounds(p.rounds)
         terms = p.terms(factors, self.level(moved, "compute"), (host, self.row(x, "sequence_time")))
         return figures(terms, serving, p.figure, p.full)
 
@@ -147,8 +153,10 @@ class _Problem:
 
     def constants(self, x: Array) -> Constants:
         """The unknowns by name; a level of a device is the product of its like's and its own."""
+        first = [int(np.argmax(self.rows["engine"] == i))
+                 for i in range(len(self.labels["engine"]))]
         engines = {name: dict(zip(map(str, self.labels["engine"]),
-                                  map(float, np.exp(x[self.blocks[name][0]])), strict=True))
+                                  map(float, self.row(x, name)[first]), strict=True))
                    for name in ENGINE_PRIORS}
         found: dict[str, dict[str, dict[str, float]]] = {}
         shared: dict[str, Array] = dict.fromkeys(LEVEL_SPREADS, 1.0)
@@ -179,12 +187,14 @@ def usable(case: Case) -> bool:
 
 
 def told(case: Case) -> bool:
-    """Whether a row tells what decides it: not one that may have drafted tokens and doesn't say.
+    """Whether a row tells what decides it: not one that may have drafted tokens and doesn't say,
+    nor one whose way of sharing the attention had to be inferred.
 
     Such rows are scored like all others, but no constant is fitted on them.
     """
     silent = "spec status not given" in case.row.notes
-    return not (silent and case.phase == "tpot" and names.model_of(case.row.model)[0].mtp)
+    drafts = silent and case.phase == "tpot" and names.model_of(case.row.model)[0].mtp
+    return APART not in case.assumed and not drafts
 
 
 def fit(cases: Sequence[Case], mine: Array, parts: Parts | None = None

@@ -233,6 +233,15 @@ def kv_format_of(printed: str) -> str | None:
     raise UnknownError(f"KV format without a rule: {printed}")
 
 
+@lru_cache(maxsize=4096)
+def protocol_of(notes: str) -> tuple[float | None, float]:
+    """(requests of each user, mean length over the printed one) of the benchmark that ran."""
+    for rule in rules()["protocols"]:
+        if re.search(rule["match"], notes.lower()) is not None:
+            return float(rule["rounds"]), (1.0 + float(rule["shortest"])) / 2.0
+    return None, 1.0
+
+
 def length_of(value: float | str | None, what: str = "length") -> float | None:
     """Tokens (or what `what` says) that a printed length means; None where it isn't stated."""
     if not isinstance(value, str):
@@ -244,4 +253,5 @@ def length_of(value: float | str | None, what: str = "length") -> float | None:
 
 
 __all__ = ["PROFILE", "UnknownError", "devices_of", "engine_known", "engine_of", "formats_of",
-           "hardware_of", "is_cpu", "kv_format_of", "length_of", "model_of", "rules"]
+           "hardware_of", "is_cpu", "kv_format_of", "length_of", "model_of", "protocol_of",
+           "rules"]

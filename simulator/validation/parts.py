@@ -14,13 +14,22 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.deployment import Deployment, Workload
+from simulator.efficiency.hosts import host_speed
 from simulator.efficiency.levels import levels, owners
 from simulator.network import link_class
 from simulator.request import estimate
 from simulator.specs.hardware import Hardware
 from simulator.step import PassTime
 from simulator.validation.cases import Case
-from simulator.validation.predict import Serving, Terms, batches, by_setup, setup_arrays, workloads
+from simulator.validation.predict import (
+    Serving,
+    Terms,
+    batches,
+    by_setup,
+    rounds_of,
+    setup_arrays,
+    workloads,
+)
 
 SCALES = ("compute_scale", "memory_scale", "launch_scale")
 
@@ -83,6 +92,7 @@ class Parts:
     prompt: Array
     output: Array
     layers: Array
+    host: Array
     hidden: Array
     engine: Array
     device: Array
@@ -91,12 +101,14 @@ class Parts:
     memory: Array
     link: Array
     figure: Array
+    rounds: Array
     full: Array
     value: Array
 
     def terms(self, factors: tuple[Array, Array, Array, Array], at_few_rows: Array,
               host: tuple[Array, Array]) -> Terms:
         """Times with a factor on each part; `at_few_rows` on the arithmetic of decode."""
+        host = host[0] / self.host, host[1] / self.host
         step = self.step.time((at_few_rows, *factors[1:]), host, self.hidden)
         whole, one, shared = (p.time(factors, host, self.hidden)
                               for p in (self.whole, self.one, self.shared))
@@ -142,8 +154,9 @@ def _of_setup(plain: Deployment, mine: Sequence[Case], scales: Mapping[str, floa
         "shared": _parts(first, n, slice(2 * n, 3 * n), side, chunks / side, side),
         "flight": flight, "users": users, "prompt": prompt, "output": output,
         "replicas": ones * d.parallelism.dp,
-        "layers": ones * d.model.layer_count, "hidden": np.full(n, plain.engine.async_host),
-        "figure": np.array([c.figure for c in mine]),
+        "layers": ones * d.model.layer_count, "host": ones * host_speed(d.hardware),
+        "hidden": np.full(n, plain.engine.async_host),
+        "figure": np.array([c.figure for c in mine]), "rounds": rounds_of(mine),
         "full": np.array([c.phase == "max_throughput" for c in mine]),
         "value": np.array([c.row.value for c in mine]), **names,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,11 @@ class Serving:
     fill: Array
     waits: float = 1.0
 
+    def in_rounds(self, rounds: Array) -> Serving:
+        """With the burst of a benchmark of so many rounds; NaN: the engine's usual one."""
+        return replace(self, burst=np.where(np.isnan(rounds), self.burst,
+                                            closed_loop.burst_of(rounds)))
+
     @classmethod
     def of(cls, engine: Engine) -> Serving:
         """Those of an engine profile."""
@@ -97,6 +102,11 @@ def setup_arrays(cases: Sequence[Case]) -> tuple[Array, Array, Array]:
     """Users (NaN: as many as fit), prompt and output lengths of cases of one setup."""
     users = np.array([np.nan if c.batch is None else c.batch for c in cases])
     return users, np.array([c.input for c in cases]), np.array([c.output for c in cases])
+
+
+def rounds_of(cases: Sequence[Case]) -> Array:
+    """Requests that each user sends; NaN where the benchmark isn't known."""
+    return np.array([np.nan if c.rounds is None else c.rounds for c in cases])
 
 
 def terms_of(d: Deployment, cases: Sequence[Case]) -> tuple[Terms, Terms]:
@@ -177,7 +187,8 @@ def predict(cases: Sequence[Case],
         sizes = [i for i, c in enumerate(mine) if c.phase == "memory"]
         full = np.array([c.phase == "max_throughput" for c in mine])
         best, floor = terms_of(d, mine)
-        values = figures(best, Serving.of(d.engine), figure, full)
+        serving = Serving.of(d.engine).in_rounds(rounds_of(mine))
+        values = figures(best, serving, figure, full)
         bounds = figures(floor, BOUND, figure, full)
         for i in sizes:
             values[i] = bounds[i] = _size(d, mine[i])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -63,11 +64,12 @@ def plan(ask: Ask, simulate: bool = True, executor: Executor | None = None,
         progress("looking for the largest rate")
         top = largest_simulated_rate(ask, held[0]) if held else best.max_rate
     formula = _by_formula(options, verified)
+    ends = spreads(ask, best) if best is not None else {}
     return Plan(
         ask, tuple(explained(options, output, formula[0] if formula else None)), tuple(verified),
         tuple(front(formula, output)),
         tuple(limits(ask, best)) if best is not None else (),
-        spreads(ask, best) if best is not None else {}, top, tuple(_warnings(ask, best)),
+        ends, top, tuple(_warnings(ask, best, ends)),
         analytical, time.perf_counter() - began)
 
 
@@ -86,13 +88,17 @@ def _by_formula(options: list[Option], verified: list[Verified]) -> list[Option]
             if id(o.candidate) in known else o for o in options]
 
 
-def _warnings(ask: Ask, best: Option | None) -> list[str]:
+def _warnings(ask: Ask, best: Option | None, ends: dict[str, Spread]) -> list[str]:
     found = list(ask.notes)
     if best is None:
         return found
     h = best.candidate.offer.hardware
     if h.status in ("announced", "hypothetical"):
         found.append(f"{h.title} is {h.status}: its figures are not a specification")
+    if ends["utilisation"].high >= 1.0:
+        need = math.ceil(best.replicas * ends["utilisation"].high / ask.utilisation)
+        found.append(f"with step times at the worse end of their range {best.replicas} replica(s) "
+                     f"would not keep up; {need} would: measure one before buying")
     text = widened(ask, best)
     if text:
         found.append(text)

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from test_serving_reference import ToySurface, settings_of_a_run, setup_of
 
 from simulator import Deployment, Workload, estimate, queueing
+from simulator.disaggregation import exposed_transfer, pool_link, pools
 from simulator.serving import closed_loop
 from simulator.serving.metrics import Slo, keeps_up, latencies, queue_growth, rates
 from simulator.serving.paged_blocks import blocks_at, blocks_of, steps_within
 from simulator.serving.policy import KvMemory, Policy
+from simulator.serving.pools import KvLink, arrivals_of_caches
 from simulator.serving.requests import Requests, requests_of
 from simulator.serving.run import Setup, serve
-from simulator.serving.simulate import largest_rate, simulate
+from simulator.serving.simulate import DecodePool, largest_rate, simulate
 from simulator.serving.surface import Row
 
 ROOMY = KvMemory(1_000_000, 16)
@@ -270,6 +272,37 @@ def test_prefix_caching_saves_prefill() -> None:
     off = simulate(d, replace(r, shared_prefix=3200), ranges=False,
                    policy=Policy.of(d, prefix_cache=False)).summary()
     assert off["ttft_s"] == plain["ttft_s"]
+
+
+def test_pools_against_their_formulas() -> None:
+    """One prefill and one decode instance: TTFT and TPOT of the closed form, to 7 %."""
+    d = Deployment.of("llama-3.1-8b", "h100")
+    w, rate = Workload(1, 2000, 200), 6.0
+    link = pool_link(d, d)
+    r = poisson(4000, rate, 3, 200, 2000)
+    s = simulate(d, r, pool=DecodePool(d, 1, link), ranges=False)
+    wanted = pools(d, d, w, link, (1, 1)).disaggregated(rate)
+    found = s.summary()
+    assert found["ttft_s"]["mean"] - d.engine.request_time == pytest.approx(wanted.ttft, rel=0.07)
+    assert found["tpot_s"]["mean"] == pytest.approx(wanted.tpot, rel=0.07)
+    assert found["busy"]["mixed"] == found["busy"]["prefill"] == 0.0
+
+
+@given(st.integers(0, 100))
+def test_links_carry_one_cache_after_the_other(seed: int) -> None:
+    """No link carries more than its bandwidth, and nothing arrives before it was computed."""
+    rng = np.random.default_rng(seed)
+    n, link = 50, KvLink(lambda tokens: tokens, 10.0, 0.1, 20.0, 10.0, 8.0)
+    done = np.cumsum(rng.exponential(1.0, n))
+    prefill, size = np.minimum(rng.uniform(0.1, 2.0, n), done), rng.uniform(1.0, 15.0, n)
+    source, target = rng.integers(0, 2, n), rng.integers(0, 2, n)
+    found = arrivals_of_caches(done, prefill, size, source, target, link)
+    exposed = exposed_transfer(size / link.bandwidth, prefill, link.layers, link.latency)
+    assert np.all(found >= done + exposed - 1e-9)
+    for i in (0, 1):
+        mine = target == i
+        busy = found[mine].max() - link.latency - (done - prefill)[mine].min()
+        assert busy >= size[mine].sum() / link.incoming - 1e-9
 
 
 def test_seeded_runs_are_the_same() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from simulator.plots.style import (
     Plot,
@@ -67,10 +70,16 @@ def timeline(s: Served, *, theme: str = "light", title: str | None = None) -> Pl
     look = theme_of(theme)
     load, first = _samples(s), _first_tokens(s)
     blue, red, green = look.chips[:3]
-    key = [(Patch(color=blue, alpha=0.35), "running"), (Patch(color=red, alpha=0.6), "waiting"),
-           (Line2D([], [], color=green), "share of KV blocks in use"),
-           (Line2D([], [], color=look.foreground), "TTFT p50"),
-           (Line2D([], [], color=look.foreground, linestyle=(0, (4, 2))), "TTFT p99")]
+    key: list[tuple[Any, str]] = [
+        (Patch(color=blue, alpha=0.35), "running"), (Patch(color=red, alpha=0.6), "waiting"),
+        (Line2D([], [], color=green), "share of KV blocks in use"),
+        (Line2D([], [], color=look.foreground), "TTFT p50"),
+        (Line2D([], [], color=look.foreground, linestyle=(0, (4, 2))), "TTFT p99")]
+    if s.slo.ttft is not None:
+        key.append((Line2D([], [], color=red), f"target {format_time(s.slo.ttft)}"))
+    if np.isfinite(s.run.window[0]):
+        key.append((Line2D([], [], color=look.muted, linewidth=0.8, linestyle=(0, (1, 3))),
+                    "what counts"))
     replicas = f"{s.replicas} replicas" if s.replicas > 1 else ""
     figure, axes = frame(look, title or _message(s),
                          asked(s.deployment, replicas=replicas, scheduler=s.policy.scheduler),
@@ -94,12 +103,13 @@ def timeline(s: Served, *, theme: str = "light", title: str | None = None) -> Pl
                linestyle=(0, (4, 2)))
     right.set_yscale("log")
     right.set_ylabel("TTFT, queue included")
+    low, high = first["ttft_p50_s"].min(), first["ttft_p99_s"].max()
+    right.set_ylim(low / 1.6, max(high, s.slo.ttft or 0.0) * 1.6)
+    right.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     right.yaxis.set_major_formatter(lambda value, _: tick_time(value))
     right.yaxis.set_minor_formatter(lambda value, _: "")
-    low, high = first["ttft_p50_s"].min(), first["ttft_p99_s"].max()
-    right.set_ylim(low / 2.0, high * 2.0)
     if s.slo.ttft is not None:
-        right.axhline(s.slo.ttft, color=look.muted, linewidth=1.0, linestyle=(0, (1, 2)))
+        right.axhline(s.slo.ttft, color=red, linewidth=1.2)
     for each in axes:
         each.set_xlabel("time (s)")
         if np.isfinite(s.run.window[0]):

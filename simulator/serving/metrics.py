@@ -17,6 +17,9 @@ SHARES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 # and the least that counts as a queue.
 GROWTH, ANY_GROWTH, NEAR, QUEUE = 0.1, 0.3, 0.85, 10
 
+# Differences of times that are rounding [s].
+_ROUNDING = 1e-9
+
 Figures = dict[str, float]
 
 
@@ -61,6 +64,7 @@ def latencies(run: Run, request_time: float) -> dict[str, Figures | None]:
     mine = inside(run)
     first = (run.first - run.arrival)[mine]
     wait = (run.admitted - run.arrival)[mine] - request_time
+    wait = np.where(wait > _ROUNDING, wait, 0.0)
     each = tpot(run)[mine]
     gaps = Gaps()
     for r in run.replicas:
@@ -84,16 +88,21 @@ def span(run: Run) -> tuple[float, float]:
     return low, high
 
 
-def rates(run: Run, slo: Slo) -> dict[str, float | None]:
-    """Tokens and requests a second that ended in the window; goodput: those within the targets."""
-    low, high = span(run)
-    ended = (run.finish >= low) & (run.finish <= high)
-    time = high - low
+def within(run: Run, slo: Slo) -> Array:
+    """Requests that meet every target; with one output token there is no TPOT to miss."""
     good = np.ones(len(run.arrival), dtype=bool)
     if slo.ttft is not None:
         good &= run.first - run.arrival <= slo.ttft
     if slo.tpot is not None:
         good &= ~(tpot(run) > slo.tpot)
+    return good
+
+
+def rates(run: Run, slo: Slo) -> dict[str, float | None]:
+    """Tokens and requests a second that ended in the window; goodput: those within the targets."""
+    low, high = span(run)
+    ended = (run.finish >= low) & (run.finish <= high)
+    time, good = high - low, within(run, slo)
     if time <= 0.0:
         return dict.fromkeys(("requests_per_s", "output_tokens_per_s", "input_tokens_per_s",
                               "goodput_requests_per_s"))
@@ -108,12 +117,7 @@ def attainment(run: Run, slo: Slo) -> float | None:
     if slo.ttft is None and slo.tpot is None:
         return None
     mine = inside(run)
-    good = np.ones(len(run.arrival), dtype=bool)
-    if slo.ttft is not None:
-        good &= run.first - run.arrival <= slo.ttft
-    if slo.tpot is not None:
-        good &= ~(tpot(run) > slo.tpot)
-    return float(good[mine].mean()) if mine.any() else None
+    return float(within(run, slo)[mine].mean()) if mine.any() else None
 
 
 def queue_growth(run: Run) -> tuple[float, int]:
@@ -174,4 +178,4 @@ def occupancy(run: Run) -> dict[str, float]:
 
 
 __all__ = ["SHARES", "Slo", "attainment", "busy_shares", "figures", "inside", "keeps_up",
-           "latencies", "occupancy", "queue_growth", "rates", "span", "tpot"]
+           "latencies", "occupancy", "queue_growth", "rates", "span", "tpot", "within"]

@@ -65,7 +65,7 @@ def unfit_lines(reason: str) -> list[str]:
 def _head(s: Served) -> list[str]:
     d, p, r = s.deployment, s.policy, s.run.requests
     pools = (f"{len(s.run.prefill_replicas)} prefill and {s.replicas} decode instances of"
-             if s.run.prefill_replicas else f"{s.replicas} x" if s.replicas > 1 else "")
+             if s.run.prefill_replicas else f"{s.replicas} replicas of" if s.replicas > 1 else "")
     where = f"{d.devices} x {d.hardware.title}" if d.devices > 1 else d.hardware.title
     users = (f"{s.run.concurrency:,} users" if s.run.concurrency is not None else
              f"{format_number(s.offered_rate)} requests/s")
@@ -96,6 +96,8 @@ def _verdict(s: Served, x: dict[str, Any]) -> list[str]:
 
 
 def _times(s: Served, x: dict[str, Any]) -> list[str]:
+    if not any(x[key] for key in _TIMES):
+        return []
     columns = ("mean", "p50", "p90", "p95", "p99")
     lines = ["", f"{'expected':<16}" + "".join(f"{c:>10}" for c in columns)
              + ("   range of p50 and p99" if s.low is not None else "")]

@@ -22,6 +22,7 @@ from simulator.layers import (
     Phase,
     Segment,
     attention_operations,
+    pass_operations,
     static_operations,
     sum_of,
 )
@@ -172,6 +173,8 @@ def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime],
     host = step + layers * layer + sequences * sequence
     if hardware.layer_overhead is not None and not d.engine.ideal:
         host = host + layers * hardware.layer_overhead
+    if hardware.step_overhead is not None and not d.engine.ideal:
+        host = host + hardware.step_overhead
     kernels = sum_of(t.expected for t in chosen)
     if d.engine.async_host:
         host = np.maximum(host - kernels, 0.0)
@@ -204,8 +207,20 @@ def forward_pass(d: Deployment, hardware: Hardware, efficiency: Efficiency,
                     attention_operations(d, group, segment, f"{i}.{j}")))
         return times
 
-    return _timed(d, hardware, Clock(hardware, efficiency, phase, d.node), times_of,
+    return _timed(d, hardware, _clock(d, hardware, efficiency, phase, segments, rows), times_of,
                   sum_of(s.sequences for s in segments))
+
+
+def _clock(d: Deployment, hardware: Hardware, efficiency: Efficiency, phase: Phase,
+           segments: Sequence[Segment], rows: Array) -> Clock:
+    """The clock of a device; one whose kernels or caches were measured has a clock of its own."""
+    if not hardware.kernels and not hardware.caches:
+        return Clock(hardware, efficiency, phase, d.node)
+    from simulator.caches import working_set
+    from simulator.measured_clock import MeasuredClock
+
+    return MeasuredClock(hardware, efficiency, phase, d.node, d.activation_format.name,
+                         working_set(pass_operations(d, segments, rows)))
 
 
 def _timed(d: Deployment, hardware: Hardware, clock: Clock,
@@ -269,4 +284,6 @@ def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Arr
             times += _mean_step(clock, at, first, last)
         return times
 
-    return _timed(d, hardware, Clock(hardware, efficiency, "decode", d.node), times_of, batch)
+    middle = Segment(batch, new, (first + last) / 2.0, "decode")
+    clock = _clock(d, hardware, efficiency, "decode", [middle], batch * new)
+    return _timed(d, hardware, clock, times_of, batch)

@@ -41,6 +41,10 @@ BANDWIDTH_CAP, COMPUTE_CAP = 0.92, 0.85
 # Caps of a single kernel on its own, in fits to its timings.
 FRACTION_CAP = 0.95
 
+# Factor of the range of a machine whose own kernels were timed: held about 80 % of the passes of
+# the executor in trial runs (`tokline validate --executor` prints what it holds now).
+MEASURED_SPREAD = 1.2
+
 # Share of bandwidth below which a fit of experts tells of back ends that nobody serves with.
 LEAST_OF_EXPERTS = 0.5
 
@@ -89,7 +93,7 @@ class Efficiency:
     """The constants of one device under one engine.
 
     level    which step of the fallback chain they come from: ideal, chip, architecture, memory,
-             generic, or spec (the hardware file states its own)
+             generic, spec (the hardware file states its own) or measured (it holds timed kernels)
     donor    whose constants they are
     known    whose end-to-end level the device has: device, architecture, vendor, memory or none
     units    compute units that kernels share; the donor's where the hardware file states none
@@ -125,7 +129,7 @@ class Efficiency:
         found = self._fitted(family, format) if self.timed else None
         base = self._prior(family, format) if found is None else _unified(
             found, self.units, h.memory_bandwidth)
-        spec = self.level == "spec"
+        spec = self.level in ("spec", "measured")
         scale = engine.compute_scale if phase == "prefill" else 1.0
         compute, memory = scale * self._level.compute, engine.memory_scale * self._level.memory
         if spec:
@@ -232,6 +236,8 @@ def spread_of(phase: str, known: str) -> float:
 def _spread(level: str, known: Level) -> dict[str, float]:
     if level == "ideal":
         return {"prefill": 1.0, "decode": 1.0, "one": 1.0}
+    if level == "measured":
+        return dict.fromkeys(("prefill", "decode", "one"), MEASURED_SPREAD)
     # A statement in the hardware file is as good as its source: no better than a known device.
     how = "device" if level == "spec" else known.known
     return {phase: spread_of(name, how) for phase, name in (
@@ -248,6 +254,8 @@ def _source(hardware: Hardware, engine: Engine, timed: bool) -> tuple[str, str, 
     if engine.ideal:
         return "ideal", "physics", {}
     prior = _table()["memory"].get(hardware.memory_class, {})
+    if hardware.kernels:
+        return "measured", hardware.name, prior
     if hardware.compute_efficiency is not None or hardware.bandwidth_efficiency is not None:
         return "spec", hardware.name, prior
     if timed:

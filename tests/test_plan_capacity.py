@@ -109,7 +109,8 @@ def test_a_prompts_wait_is_that_of_one_server() -> None:
     s = steady(r, np.array([8.0]))
     service = r.marginal[0, 0] + s.step[0] * 512.0 / 8192.0
     mean = float(mg1_wait(8.0, service, service**2))
-    assert float(s.queue_load[0] * s.wait[0]) == pytest.approx(mean, rel=1e-9)
+    others = 1.0 - 512.0 / 8192.0     # room in a step for prompts behind it
+    assert float(s.queue_load[0] * s.wait[0]) == pytest.approx(mean * (1.0 + others), rel=1e-9)
 
 
 @settings(deadline=None, max_examples=40)

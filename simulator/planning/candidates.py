@@ -30,7 +30,7 @@ from simulator.units import format_memory
 
 BATCHES: Floats = np.exp2(np.arange(12, dtype=np.float64))
 # Sequences beside which the cost of a prompt is taken.
-BESIDE = 32.0
+BESIDE = 256.0
 BUDGETS = (2048, 8192)
 MANY_PLACES = 1024
 ENDS = ("expected", "low", "high")

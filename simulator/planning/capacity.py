@@ -5,7 +5,9 @@ the steps that it rides in. With a rate lambda, o output tokens a request and st
 
     lambda o / (1 - lambda E[M]) = b / tau(b)                   Little's law: b sequences decode
     rho_q = lambda E[S],  S = M(s) + tau(b) s / C                prompts, at most C tokens a step
-    P(W > t) = rho_q exp(-rho_q t / w),  w = lambda E[S^2] / (2 (1 - rho_q))       wait of a prompt
+    P(W > t) = rho_q exp(-rho_q t / w),  w = (1 + f) lambda E[S^2] / (2 (1 - rho_q))
+
+where f is the room that a prompt leaves in a step for others, which delay it as well.
 
 Tails are those of a wait that is exponential where it isn't zero, and of prompts that fall into a
 request's life by a Gamma tail of the same mean and variance. Rates [1/s] are those of one replica.
@@ -177,7 +179,10 @@ def steady(r: Replicas, rate: Array) -> State:
         service = r.marginal + tau[:, None] * r.tokens / r.budget[:, None]
         queue = np.minimum(inside * (service @ load.prompt_weights), 0.9999)
         burst = (1.0 + load.burstiness) / 2.0
-        wait = inside * (np.square(service) @ load.prompt_weights) / (2.0 * (1.0 - queue)) * burst
+        # A step takes all prompts that fit, so that those behind delay the first token as well.
+        shared = np.maximum(1.0 - r.tokens / r.budget[:, None], 0.0) @ load.prompt_weights
+        square = np.square(service) @ load.prompt_weights
+        wait = (1.0 + shared) * burst * inside * square / (2.0 * (1.0 - queue))
         places = np.minimum(r.places, r.room)
         # Sequences differ in length, so that the memory they take varies more than their number.
         spread = load.context_square / load.context**2
@@ -205,7 +210,11 @@ def ttft_tail(r: Replicas, s: State, target: Array) -> Floats:
 
 
 def tpot_tail(r: Replicas, s: State, target: Array) -> Floats:
-    """P(TPOT > target): steps of a batch that varies, and prompts that stall them."""
+    """P(TPOT > target): steps of a batch that varies, and prompts that stall them.
+
+    Prompts arrive during the answer; and those that waited behind its own prompt come first. No
+    step carries more of them than its budget of tokens.
+    """
     load = r.load
     steps = np.maximum(load.outputs - 1.0, 1.0)
     b, tau = s.batch[:, None], s.step[:, None]
@@ -215,6 +224,12 @@ def tpot_tail(r: Replicas, s: State, target: Array) -> Floats:
     square = (np.square(r.marginal) @ load.prompt_weights)[:, None]
     stall = prompts * r.mean_marginal[:, None] / steps
     stall_variance = prompts * square * load.burstiness / steps**2
+    behind = (s.wait * r.mean_marginal / np.maximum(
+        (r.marginal + s.step[:, None] * r.tokens / r.budget[:, None]) @ load.prompt_weights,
+        1e-300))[:, None]
+    busy = s.queue_load[:, None]
+    stall = stall + busy * behind / steps
+    stall_variance = stall_variance + busy * (2.0 - busy) * behind**2 / steps**2
     # The batch changes over about the life of a request, and a request sees its own mean of it.
     ratio = life / (np.maximum(load.mean_output - 1.0, 1.0) * tau / free)
     averaged = 2.0 * (np.expm1(-ratio) + ratio) / ratio**2
@@ -228,6 +243,9 @@ def tpot_tail(r: Replicas, s: State, target: Array) -> Floats:
     spread = np.maximum((variance + varying**2) / np.maximum(some, 1e-300) - mean**2, 0.0)
     goal = np.asarray(target, dtype=np.float64).reshape(-1, 1) - base
     tail = np.where(goal < 0.0, 1.0, some * gamma_tail(goal, mean, spread))
+    chunk = (r.marginal / r.tokens).max(axis=1) * r.budget
+    most = tau - base + chunk[:, None] + 4.0 * np.sqrt(batch_variance)
+    tail = np.where(goal > most, 0.0, tail)
     decoding: Floats = np.where(load.outputs > 1.5, load.output_weights, 0.0)
     total = decoding.sum()
     late: Floats = tail @ decoding / total if total > 0.0 else 0.0 * s.rate

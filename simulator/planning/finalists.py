@@ -24,6 +24,8 @@ from simulator.serving.requests import Requests
 # Options that are simulated, requests of a simulation, replicas that a missed target may add,
 # simulations of the bisection for the largest rate, and seconds after which no more are begun.
 OPTIONS, FEWEST, MOST, ADDED, HALVINGS, PATIENCE = 8, 4_000, 20_000, 4, 4, 15.0
+# What a simulated saturation rate is uncertain by.
+NOISE = 0.02
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def verified(ask: Ask, o: Option) -> Verified | None:
     for count in range(start, start + ADDED + 1):
         sized = o if count == start else resized(ask, o, count)
         s = simulated(ask, sized, ask.rate)
-        if holds(ask, s):
+        if holds(ask, s) and s.utilisation <= ask.utilisation + NOISE:
             found = sized, s
             break
     if found is None:
@@ -133,11 +135,13 @@ def verified(ask: Ask, o: Option) -> Verified | None:
         less = resized(ask, o, fewer)
         if less.utilisation <= ask.utilisation:
             t = simulated(ask, less, ask.rate)
-            if holds(ask, t):
+            if holds(ask, t) and t.utilisation <= ask.utilisation:
                 sized, s = less, t
                 note = f"the formulas gave {start} replicas; simulated, {fewer} hold the targets"
     before = sized.ttft, sized.tpot
-    sized = replace(sized, ttft=s.ttft, tpot=s.tpot)
+    top = sized.rate / s.utilisation
+    sized = replace(sized, ttft=s.ttft, tpot=s.tpot, utilisation=s.utilisation, saturation=top,
+                    max_rate=min(sized.max_rate, top))
     return Verified(replace(sized, reason=refusal(ask, sized)), s, before, note)
 
 

@@ -98,8 +98,8 @@ def _best_dict(p: Plan, o: Option) -> dict[str, Any]:
     worst, most = scaled(s["max_rate"], p.max_rate)[::-1]
     found["max_rate_per_s"] = number(p.max_rate)
     found["max_rate_range_per_s"] = {"low": number(worst), "high": number(most)}
-    use = s["utilisation"]
-    found["utilisation_range"] = {"low": number(use.low), "high": number(use.high)}
+    low, high = scaled(s["utilisation"], o.utilisation)
+    found["utilisation_range"] = {"low": number(low), "high": number(high)}
     found["headroom"] = number(p.max_rate / o.rate - 1.0)
     found["basis"] = "simulated" if p.verified else "formula"
     return found

@@ -101,7 +101,7 @@ def _best_lines(p: Plan, o: Option) -> list[str]:
     how = "simulated" if p.verified else "by formula"
     ttft, tpot = scaled(s["ttft"], o.ttft), scaled(s["tpot"], o.tpot)
     top = scaled(s["max_rate"], p.max_rate)
-    use = s["utilisation"]
+    use = scaled(s["utilisation"], o.utilisation)
     lines = wrap(f"BUY: {name(o)}: {o.devices} device(s), {usd(o.usd_per_hour)}", "  ")
 
     def row(label: str, value: str, rest: str = "") -> str:
@@ -117,7 +117,7 @@ def _best_lines(p: Plan, o: Option) -> list[str]:
         top[1], top[0], format_number) + f", {p.max_rate / o.rate - 1.0:.0%} above the rate asked "
         "for"))
     lines.append(row("utilisation", f"{o.utilisation:.0%}", _bracket(
-        use.low, use.high, lambda v: f"{v:.0%}") + f" of the {format_number(o.saturation)}/s at "
+        *use, lambda v: f"{v:.0%}") + f" of the {format_number(o.saturation)}/s at "
         "which the queue has no end"))
     lines.append(row("batch", f"{o.batch:,.1f}", "sequences decode on one replica, on average; a "
                      f"step takes {format_time(o.step)}"))

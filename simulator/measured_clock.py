@@ -3,7 +3,7 @@
 A kernel takes its floor, and its arithmetic at the rate that was measured for so many rows: with
 its data in a cache (r), or in memory (r'), by the share x of its bytes that the caches don't hold.
 
-    t = t0 + F (1 + s/k) ((1 - x) / r(m) + x / r'(m))
+    t = t0(m) + F (1 + s/k) ((1 - x) / r(m) + x / r'(m))
 """
 
 from __future__ import annotations
@@ -112,13 +112,14 @@ class MeasuredClock(Clock):
             Q = o.bytes
             time = np.maximum(Q * time_per_row(Q, k.rows, k.rates), np.maximum(c, m))
             return 0.0 * time, time, k.floor * np.greater(o.launches, 0.0)
-        rows, inner, floor, moved = o.rows, o.inner, k.floor, 0.0
+        rows, inner, moved = 1.0 if o.rows is None else o.rows, o.inner, 0.0
         if o.picks is not None:
             rows, inner = o.picks.rows / o.picks.active, o.picks.hidden
             floor, moved = self._routing(o, k)
+        else:
+            floor = np.interp(rows, k.rows, k.floors)
         F = with_starts(o.flops, k.start, inner) if inner is not None else o.flops
-        m_ = 1.0 if rows is None else rows
-        hot, cold = (F * time_per_row(m_, k.rows, r) for r in (k.rates, k.cold_rates))
+        hot, cold = (F * time_per_row(rows, k.rows, r) for r in (k.rates, k.cold_rates))
         held = o.weights + o.kv
         x = missed_bytes(held, self.working, self.hardware.caches) / np.maximum(held, 1.0)
         memory = x * np.maximum(cold - hot, 0.0)

@@ -12,7 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs tokline[torch]")
 
 from simulator.deployment import Deployment, Workload  # noqa: E402
-from simulator.executor.calibrate import caches_of, calibrate_machine  # noqa: E402
+from simulator.executor.calibrate import (  # noqa: E402
+    caches_of,
+    calibrate_machine,
+    floor_and_rate,
+)
 from simulator.executor.comparison import SHAPES, Point, compare, points, predict  # noqa: E402
 from simulator.executor.comparison_report import (  # noqa: E402
     Comparison,
@@ -61,6 +65,15 @@ def test_two_caches_from_a_sweep() -> None:
 
 def test_unknown_caches_are_none() -> None:
     assert caches_of([(float(MIB), 9e9, 8e9), (64.0 * MIB, 7e9, 7.5e9)], []) == (7.5e9, ())
+
+
+def test_floor_and_rate_are_found_again() -> None:
+    points = [(F, 100e-6 + F / 50e9) for F in (1e6, 5e6, 20e6)]
+    floor, rate = floor_and_rate(points, 10e-6)
+    assert floor == pytest.approx(60e-6)    # at most half of the shortest, 120 us
+    floor, rate = floor_and_rate([(F, 30e-6 + F / 50e9) for F in (2e6, 5e6, 20e6)], 10e-6)
+    assert (floor, rate) == (pytest.approx(30e-6), pytest.approx(50e9))
+    assert floor_and_rate([(1e6, 30e-6)], 10e-6) == (10e-6, pytest.approx(50e9))
 
 
 def test_file_says_that_all_is_measured(machine: Machine, tmp_path: Path) -> None:

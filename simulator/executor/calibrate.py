@@ -38,14 +38,15 @@ Progress = Callable[[str], None]
 SIZES = tuple(2**i for i in range(16, 30))
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
 # Inner length and width of the products that are timed with their weights in a cache.
-PRODUCTS = ((512, 512), (1024, 1024), (512, 1536), (1536, 512))
+# Not powers of two: libraries are up to 1.4 times as fast at those as at the widths of models.
+PRODUCTS = ((320, 384), (448, 832), (704, 1216), (1088, 704), (832, 1792))
 # Inner lengths that tell what the start of an inner product costs, at a width that all share.
 INNER, INNER_ROWS, INNER_WIDTH = (256, 512, 1024, 2048), (16, 96), 1536
 # The product that shows the best rate.
 LARGEST = (1024, 4096, 1536)
-# Products with their weights in memory: layers stream matrices of both sizes. From this number of
-# rows on it makes no difference.
-COLD_PRODUCTS, COLD_ROWS = ((1024, 1536), (1024, 5120)), 256
+# Products with their weights in memory, of the sizes that layers stream. From this number of rows
+# on it makes no difference.
+COLD_PRODUCTS, COLD_ROWS = ((1152, 832), (704, 2432), (832, 4480)), 256
 QUERIES = (8, 32, 128, 256, 512, 1024, 2048)
 GROUPS = (1, 2, 4, 8)
 HEAD, HEADS, KEYS, LONG_KEYS = 64, 8, 512, 2048
@@ -105,7 +106,7 @@ def _products(b: Bench, name: str, progress: Progress) -> Kernel:
     progress(f"{name}: products of {len(ROWS)} numbers of rows")
     tiny = bench.gemm(b, 1, 16, 16, True)
     start = _start(b, tiny)
-    times: dict[int, list[float]] = {}
+    times: dict[int, list[tuple[float, float]]] = {}
     for k, n in PRODUCTS:
         per_row = 0.0
         for m in ROWS:
@@ -113,19 +114,34 @@ def _products(b: Bench, name: str, progress: Progress) -> Kernel:
                 break
             seconds = bench.gemm(b, m, k, n, True)
             per_row = seconds / m
-            work = float(with_starts(2.0 * m * k * n, start, float(k)))
-            times.setdefault(m, []).append(max(seconds - tiny, seconds / 2.0) / work)
-    rows = tuple(float(m) for m in times)
-    rates = tuple(1.0 / math.exp(float(np.mean(np.log(t)))) for t in times.values())
-    return Kernel("gemm", name, rows, rates, floor=tiny, start=start,
-                  cold_rates=_cold_rates(b, rows, rates, tiny, start))
+            times.setdefault(m, []).append((
+                float(with_starts(2.0 * m * k * n, start, float(k))), seconds))
+    lines = [floor_and_rate(points, tiny) for points in times.values()]
+    rows, floors = tuple(float(m) for m in times), tuple(t for t, _ in lines)
+    rates = tuple(rate for _, rate in lines)
+    return Kernel("gemm", name, rows, rates, floor=tiny, start=start, floors=floors,
+                  cold_rates=_cold_rates(b, rows, rates, floors, start))
 
 
-def _cold_rates(b: Bench, rows: tuple[float, ...], rates: tuple[float, ...], floor: float,
-                start: float) -> tuple[float, ...]:
+def floor_and_rate(points: Sequence[tuple[float, float]], least: float) -> tuple[float, float]:
+    """(a [s], r) of t = a + F/r from (F, t): least squares of the relative errors.
+
+    The floor lies between that of nothing to do and half of the shortest time.
+    """
+    F, t = (np.array(x) for x in zip(*points, strict=True))
+    if len(F) > 1:
+        (a, _), *_ = np.linalg.lstsq(np.stack([1.0 / t, F / t], axis=1), np.ones_like(t),
+                                     rcond=None)
+        least = float(np.clip(a, least, np.min(t) / 2.0)) if least < np.min(t) / 2.0 else least
+    each = np.maximum(t - least, t / 2.0) / F
+    return least, 1.0 / math.exp(float(np.mean(np.log(each))))
+
+
+def _cold_rates(b: Bench, rows: tuple[float, ...], rates: tuple[float, ...],
+                floors: tuple[float, ...], start: float) -> tuple[float, ...]:
     """Rates of products whose weights come from memory, no faster than from a cache."""
     found: list[float] = []
-    for m, rate in zip(rows, rates, strict=True):
+    for m, rate, floor in zip(rows, rates, floors, strict=True):
         if m > COLD_ROWS or (found and found[-1] >= 0.98 * rate and m > 64):
             found.append(rate)
             continue

@@ -25,6 +25,7 @@ class Kernel:
     each: float = 0.0
     start: float = 0.0
     cold_rates: tuple[float, ...] | None = None
+    floors: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def _entry(k: Kernel) -> dict[str, Any]:
         "start": round(k.start, 1) if k.start else None,
         "rows": [f"{r / 1024:.6g} KiB" if bytes_ else int(r) for r in k.rows] or None,
         "rates": _rates(k.rates, bytes_), "cold_rates": _rates(k.cold_rates, bytes_),
+        "floors": [f"{t * 1e6:.4g} us" for t in k.floors or ()] or None,
         "source": SOURCE,
     }
     return {key: v for key, v in entry.items() if v is not None}
@@ -140,7 +142,8 @@ def machine_dict(machine: Machine) -> dict[str, Any]:
         "kernels": [{
             "kernel": k.kernel, "format": k.format, "operation": k.operation, "floor_s": k.floor,
             "each_s": k.each, "start": k.start, "rows": list(k.rows), "rates": list(k.rates),
-            "cold_rates": None if k.cold_rates is None else list(k.cold_rates)}
+            "cold_rates": None if k.cold_rates is None else list(k.cold_rates),
+            "floors_s": None if k.floors is None else list(k.floors)}
             for k in machine.kernels],
     }
 

@@ -47,6 +47,7 @@ class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
     format     number format that it computes in: fp32, bf16, fp16
     operation  of elementwise: which one it is, norm, rope, activation or other
     floor      time [s] of an execution that has nothing to do
+    floors     the same by rows, where few rows take another path through the library
     each       further time [s] of each expert that it visits (moe)
     start      values that the start of an inner product costs as much as
     rows       of the left operand (gemm), queries a sequence (attention), bytes (elementwise)
@@ -64,6 +65,7 @@ class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[float, ...]
     rates: tuple[float, ...]
     cold_rates: tuple[float, ...]
+    floors: tuple[float, ...]
     provenance: Provenance
 
 
@@ -137,7 +139,7 @@ def parse_cache(data: dict[str, Any], sources: dict[str, Provenance], where: str
 def parse_kernel(data: dict[str, Any], sources: dict[str, Provenance], where: str) -> KernelTable:
     """One entry of `kernels`."""
     check_keys(data, ("kernel", "format", "operation", "floor", "each", "start", "rows", "rates",
-                      "cold_rates", *_PROVENANCE), where)
+                      "cold_rates", "floors", *_PROVENANCE), where)
     kernel = choice(text(data, "kernel", where), KERNELS, "kernel", where)
     format_ = choice(text(data, "format", where), KERNEL_FORMATS, "format", where)
     operation = choice(text(data, "operation", where), PASSES, "operation", where)
@@ -150,14 +152,17 @@ def parse_kernel(data: dict[str, Any], sources: dict[str, Provenance], where: st
                    for key, unit in (("rows", sizes), ("rates", dimension)))
     cold = rates if data.get("cold_rates") is None else _numbers(
         data, "cold_rates", dimension, sources, where)
-    if not len(rows) == len(rates) == len(cold) or list(rows) != sorted(set(rows)):
-        raise InputError(f"{where}: needs rising rows, and as many rates as rows")
+    floors = () if data.get("floors") is None else _numbers(
+        data, "floors", "time", sources, where)
+    lengths = {len(rows), len(rates), len(cold), len(floors or rows)}
+    if len(lengths) > 1 or list(rows) != sorted(set(rows)):
+        raise InputError(f"{where}: needs rising rows, and as many rates as rows (floors too)")
     values = {key: 0.0 if data.get(key) is None else parse_sourced(
                   data[key], unit, sources, f"{where}.{key}", positive=False).value
               for key, unit in (("floor", "time"), ("each", "time"), ("start", "factor"))}
     return KernelTable(kernel=kernel, format=format_, operation=operation, rows=rows, rates=rates,
-                       cold_rates=cold, provenance=parse_provenance(data, sources, where),
-                       **values)
+                       cold_rates=cold, floors=floors or (values["floor"],) * len(rows),
+                       provenance=parse_provenance(data, sources, where), **values)
 
 
 def _numbers(data: dict[str, Any], key: str, dimension: str, sources: dict[str, Provenance],

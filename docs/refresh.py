@@ -1,4 +1,4 @@
-"""Rewrites what the README quotes: its first output, the accuracy, the catalogue's sizes.
+"""Rewrites what the README quotes: its first output, both accuracies, the catalogue's sizes.
 
     python docs/refresh.py            rewrite README.md
     python docs/refresh.py --check    exit 1 where README.md is out of date
@@ -33,6 +33,20 @@ def run(arguments: list[str]) -> str:
     return done.stdout.rstrip("\n")
 
 
+def executor_table() -> str:
+    """Errors by phase of the page that docs/executor.py wrote, with the machine it ran on."""
+    page = (README.parent / "docs" / "executor.md").read_text(encoding="utf-8")
+    where = re.search(r"measured on (.*)", page)
+    rows = re.findall(r"^(prefill|decode) +(\d+) +(\S+%) +(\S+%) +(\S+%) +(\S+%)$", page,
+                      re.MULTILINE)
+    if where is None or len(rows) != 2:
+        raise SystemExit("docs/executor.md holds no table; run python docs/executor.py")
+    lines = [f"Error of the expectation on {where.group(1)}:", "",
+             "| phase | points | median | 90 % within | bias | inside the range |",
+             "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
 def refreshed(text: str) -> str:
     """The README with what it quotes brought up to date."""
     from simulator.specs.catalogue import catalogue
@@ -45,6 +59,8 @@ def refreshed(text: str) -> str:
     text = re.sub(r"(<!-- accuracy -->\n).*?(<!-- end of accuracy -->)",
                   lambda m: f"{m.group(1)}{ACCURACY}\n\n{table}\n{m.group(2)}", text,
                   flags=re.DOTALL)
+    text = re.sub(r"(<!-- executor -->\n).*?(<!-- end of executor -->)",
+                  lambda m: f"{m.group(1)}{executor_table()}\n{m.group(2)}", text, flags=re.DOTALL)
     output = run(main_command(text))
     text = re.sub(r"(<!-- main command -->.*?```text\n).*?(\n```)",
                   lambda m: m.group(1) + output + m.group(2), text, count=1, flags=re.DOTALL)

@@ -16,6 +16,7 @@ from simulator.errors import InputError
 from simulator.plots.style import (
     TEXT,
     Plot,
+    Theme,
     faded,
     finished,
     frame,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from simulator.executor.measure import Measured
 
 BANDS = (0.15, 0.35)
+# Height of a name as a share of the axes.
+_LABEL = 0.052
 _MARKERS = {"dense": "o", "window": "s", "experts": "^"}
 
 
@@ -127,7 +130,7 @@ def measured_roofline(hardware: Hardware, measured: Sequence[Measured], dtype: s
     key = [(Line2D([], [], linestyle="none", marker="o", color=colours[p]), f"{p}, measured")
            for p in phases]
     figure, (axes,) = frame(
-        look, title or f"{hardware.title}: operations measured under the roofs measured",
+        look, title or f"{hardware.title}: operations and roofs, both measured",
         f"{dtype}; size of a mark: its share of the time of its phase", key)
     low = min(data["intensity"].min(), ridge_point(peak, W) / 30.0) / 2.0
     high = max(data["intensity"].max(), ridge_point(peak, W) * 4.0) * 2.0
@@ -141,26 +144,45 @@ def measured_roofline(hardware: Hardware, measured: Sequence[Measured], dtype: s
                       path_effects=halo(look))
     axes.annotate(f"{dtype} {format_flops(peak)}", (high, peak), (-4, 4), ha="right",
                   textcoords="offset points", fontsize=TEXT, color=look.muted)
+    named: dict[str, pd.DataFrame] = {}
     for phase in phases:
         mine = data[data["phase"] == phase]
         share = mine["time_s"] / mine["time_s"].sum()
         axes.scatter(mine["intensity"], mine["flops_per_s"], s=20 + 260 * share, alpha=0.8,
                      color=colours[phase], linewidths=0, zorder=3)
-        shown = mine[share > 0.06]
-        for name, x_, y_ in zip(shown["operation"], shown["intensity"], shown["flops_per_s"],
-                                strict=True):
-            axes.annotate(str(name), (x_, y_), (6, -3), textcoords="offset points", fontsize=TEXT,
-                          color=colours[phase], path_effects=halo(look))
+        named[phase] = mine[share > 0.06]
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
-    axes.set_ylim(min(data["flops_per_s"].min(), low * W) / 2.0, peak * 2.5)
+    bottom, top = min(data["flops_per_s"].min(), low * W) / 2.0, peak * 2.5
+    axes.set_ylim(bottom, top)
+    step = (top / bottom) ** _LABEL
+    for phase, rows in named.items():
+        right = rows["intensity"] < ridge_point(peak, W)
+        for side, left in ((rows[right], False), (rows[~right], True)):
+            if not side.empty:
+                _name(axes, side, step, left, colours[phase], look)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: format_flops(v)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     axes.set_xlabel("FLOP per byte (counted)")
     axes.set_ylabel("FLOP/s")
     settle(figure)
     return finished(figure, data)
+
+
+def _name(axes: Axes, rows: pd.DataFrame, step: float, left: bool, color: str,
+          look: Theme) -> None:
+    """Names in a column beside the marks, `step` apart at least, each with a line to its mark."""
+    x = rows["intensity"].min() / 1.8 if left else rows["intensity"].max() * 1.8
+    last = np.inf
+    for name, at, y in sorted(zip(rows["operation"], rows["intensity"], rows["flops_per_s"],
+                                  strict=True), key=lambda r: -r[2]):
+        place = min(y, last / step)
+        axes.annotate(str(name), (at, y), (x, place), ha="right" if left else "left", va="center",
+                      fontsize=TEXT, color=color, path_effects=halo(look),
+                      arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6,
+                                  "alpha": 0.6})
+        last = place
 
 
 __all__ = ["executor", "measured_roofline"]

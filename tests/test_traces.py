@@ -275,7 +275,7 @@ def test_a_long_trace_is_read_in_seconds(write: Write) -> None:
     rows = "\n".join(f"{s.replace('T', ' ')}+00:00,{100 + i % 7},{5 + i % 3}"
                      for i, s in enumerate(stamps))
     path = write("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows + "\n")
-    began = time.perf_counter()
+    began = time.process_time()
     r = load_trace(path)
     assert len(r) == n
-    assert time.perf_counter() - began < 5.0
+    assert time.process_time() - began < 5.0

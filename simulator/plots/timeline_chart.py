@@ -21,7 +21,7 @@ from simulator.plots.style import (
     theme_of,
     tick_time,
 )
-from simulator.serving.metrics import inside
+from simulator.serving.metrics import inside, load_over
 from simulator.serving.simulate import Served
 from simulator.units import format_number, format_time
 
@@ -30,17 +30,10 @@ _POINTS = 600
 
 def _samples(s: Served) -> pd.DataFrame:
     """Load of all replicas together at evenly spaced times."""
-    ends = [r.samples.arrays() for r in s.run.replicas]
-    low = min(float(t[0]) for t, *_ in ends if len(t))
-    high = max(float(t[-1]) for t, *_ in ends if len(t))
-    times = np.linspace(low, high, _POINTS)
-    running, waiting, kv = np.zeros(_POINTS), np.zeros(_POINTS), np.zeros(_POINTS)
-    for t, a, b, c in ends:
-        if len(t):
-            place = np.clip(np.searchsorted(t, times, "right") - 1, 0, len(t) - 1)
-            running, waiting, kv = running + a[place], waiting + b[place], kv + c[place]
+    times = np.linspace(float(s.arrival.min()), float(s.finish.max()), _POINTS)
+    running, waiting, kv = load_over(s.run, times)
     return pd.DataFrame({"time_s": times, "running": running, "waiting": waiting,
-                         "kv_share": kv / len(ends)})
+                         "kv_share": kv})
 
 
 def _first_tokens(s: Served) -> pd.DataFrame:

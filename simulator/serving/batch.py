@@ -81,6 +81,11 @@ class Batch:
         self._swapped: set[int] = set()
         self._shared: dict[int, int] = {}       # units of the prefix cache in use
         self._since: dict[int, float] = {}      # preempted -> time of its last token
+        self._out: dict[int, float] = {}        # preempted -> when
+        # Times [s] in which sequences waited again, and [s x blocks] that were in use so far.
+        self.out_from, self.out_to = array("d"), array("d")
+        self._used = 0.0
+        self._partly = (memory.block - 1) / 2.0     # tokens that a sequence's last block lacks
         self._joined: list[list[float]] = []    # [sequences, time of their last token]
         self._last = 0.0                        # time of the last token of all others
         self._sample_due = 0.0
@@ -162,11 +167,32 @@ class Batch:
         if units and self.cache:
             self.cache.release(self.log.keys[request], units)  # type: ignore[index]
         self._waiting.appendleft(request)
+        self._out[request] = self.t
         self.preemptions += 1
 
+    def _back(self, request: int) -> None:
+        """A preempted sequence is admitted again."""
+        self.out_from.append(self._out.pop(request))
+        self.out_to.append(self.t)
+
     def _busy_for(self, phase: str, time: float) -> None:
+        self._use(time, 0.5)
         self.t += time
         self.busy[phase] += time
+
+    def _use(self, time: float, steps: float) -> None:
+        """KV blocks in use for a time [s] whose middle is `steps` decode steps ahead.
+
+        A sequence's last block is half full on average: each place in it is as likely.
+        """
+        used: float = self._held
+        if not self.policy.reserves:
+            used += (self._M + (steps + self._partly) * self._B) / self.memory.block
+        if self.cache:
+            used += self.cache.used
+        self._used += used * time
+        if used > self.most_blocks:
+            self.most_blocks = max(self.most_blocks, self._blocks_used())
 
     # --- admission ----------------------------------------------------------------------------
 
@@ -215,6 +241,8 @@ class Batch:
             if cache and units:
                 cache.acquire(keys, units)
                 self._shared[request] = units
+            if request in self._out:
+                self._back(request)
             if request not in self._progress and not self.decodes_only:
                 log.admitted[request] = self.t
                 self.prompt_tokens += log.inputs[request]

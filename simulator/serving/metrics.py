@@ -162,20 +162,48 @@ def busy_shares(run: Run) -> dict[str, float]:
 
 
 def occupancy(run: Run) -> dict[str, float]:
-    """Mean and largest share of the KV blocks, and mean sequences and queue, from the samples."""
-    mean: list[tuple[float, ...]] = []
-    most = 0.0
-    for r in run.replicas:
-        t, running, waiting, kv = r.samples.arrays()
-        if not len(t):
-            continue
-        weights = np.diff(np.append(t, max(r.t, t[-1])))
-        weights = weights if weights.sum() > 0 else np.ones(len(t))
-        mean.append(tuple(float(np.average(x, weights=weights)) for x in (kv, running, waiting)))
-        most = max(most, float(kv.max()))
-    kv, running, waiting = (float(np.mean([m[i] for m in mean])) for i in range(3))
-    return {"kv_mean": kv, "kv_max": most, "running_mean": running, "waiting_mean": waiting}
+    """Mean share of the KV blocks, mean sequences and queue of a replica in the window; most blocks.
+
+    Time integrals over the window: running + waiting = rate x E2E (Little's law), waiting = rate x
+    queue, in a closed loop together the users. Of pools: all in flight, for each decode instance.
+    """
+    low, high = span(run)
+    if high <= low:
+        low, high = float(run.arrival.min()), float(run.finish.max())
+    time = (high - low) * len(run.replicas)
+    blocks = sum(r.memory.blocks for r in run.replicas)
+    used = sum(float(np.diff(r.blocks_in_use(np.array([low, high])))[0]) for r in run.replicas)
+    waiting = overlap(run.arrival + run.request_time, run.admitted, low, high)
+    waiting += sum(overlap(np.array(r.out_from), np.array(r.out_to), low, high)
+                   for r in (*run.replicas, *run.prefill_replicas))
+    whole = overlap(run.arrival, run.finish, low, high)
+    return {"kv_mean": used / ((high - low) * blocks),
+            "kv_max": max(r.most_blocks / r.memory.blocks for r in run.replicas),
+            "running_mean": (whole - waiting) / time, "waiting_mean": waiting / time}
+
+
+def overlap(begin: Array, end: Array, low: float, high: float) -> float:
+    """Time [s] that all of begin..end have in common with low..high, summed."""
+    return float(np.sum(np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)))
+
+
+def load_over(run: Run, times: Array) -> tuple[Array, Array, Array]:
+    """(running, waiting, share of the KV blocks) of all replicas at ascending times [s].
+
+    The share of the blocks is the mean up to the next time.
+    """
+    def there(begin: Array, end: Array) -> Array:
+        keep = end > begin
+        return np.asarray(np.searchsorted(np.sort(begin[keep]), times, "right")
+                          - np.searchsorted(np.sort(end[keep]), times, "right"), dtype=float)
+
+    waiting = there(run.arrival + run.request_time, run.admitted)
+    for r in (*run.replicas, *run.prefill_replicas):
+        waiting = waiting + there(np.array(r.out_from), np.array(r.out_to))
+    used = np.sum([np.diff(r.blocks_in_use(times)) for r in run.replicas], axis=0) / np.diff(times)
+    share = used / sum(r.memory.blocks for r in run.replicas)
+    return there(run.arrival, run.finish) - waiting, waiting, np.append(share, share[-1:])
 
 
 __all__ = ["SHARES", "Slo", "attainment", "busy_shares", "figures", "inside", "keeps_up",
-           "latencies", "occupancy", "queue_growth", "rates", "span", "tpot", "within"]
+           "latencies", "load_over", "occupancy", "overlap", "queue_growth", "rates", "span", "tpot", "within"]

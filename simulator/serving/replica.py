@@ -12,6 +12,9 @@ import math
 from bisect import bisect_left
 from heapq import heappop, heappush
 
+import numpy as np
+
+from simulator.arrays import Array
 from simulator.serving.batch import BITS, MASK, Batch
 from simulator.serving.paged_blocks import blocks_at, steps_within
 from simulator.serving.tally import PER_E, RESOLUTION, SHIFT
@@ -75,8 +78,12 @@ class Replica(Batch):
         self._waiting.popleft()
         log.admitted[request] = self.t
         self.prompt_tokens += tokens
+        used = self._held - (-tokens // block) + (self._M + (0.5 + self._partly) * B) / block
+        if used > self.most_blocks:
+            self.most_blocks = max(self.most_blocks, self._blocks_used() - (-tokens // block))
         if B and self._chunked:
             dt = self.surface.mixed(B, self._R + B, [(tokens, 0)])
+            self._used += used * dt
             self.busy["mixed"] += dt
             self.t += dt
             self.step += 1
@@ -87,6 +94,7 @@ class Replica(Batch):
                 self._completions()
         else:
             dt = self.surface.mixed(0, 0.0, [(tokens, 0)])
+            self._used += used * dt
             self.busy["prefill"] += dt
             self.t += dt
         log.first[request] = self.t
@@ -202,10 +210,14 @@ class Replica(Batch):
             while j < turns and knots[j] < R + B:
                 j += 1
         done = total - left
+        self._use(t - began, 0.5 * (done + 1))
         self.t, self._R, self._last = t, R, t
         self._M += done * B
         self.step += done
         self.busy["decode"] += t - began
+        at_least = self._held + self._M // block + (self.cache.used if self.cache else 0)
+        if at_least + B > self.most_blocks and not policy.reserves:
+            self.most_blocks = max(self.most_blocks, self._blocks_used())
         if self.cache:
             self._evict()
         if heap[0] >> BITS <= self.step:
@@ -229,7 +241,7 @@ class Replica(Batch):
                 place += 1
             self._next = place
             if self.t >= self._sample_due:
-                self._sample()
+                self._sample_due = self.samples.add(self.t, self._used)
             self.just_finished = 0
             held_back = False
             if self._B and not policy.reserves:
@@ -254,12 +266,11 @@ class Replica(Batch):
             elif self._B:
                 self._decode(until, held_back)
 
-    def _sample(self) -> None:
-        used = self._blocks_used()
-        self.most_blocks = max(self.most_blocks, used)
-        self._sample_due = self.samples.add(
-            self.t, self._B + len(self._chunks), len(self._waiting), used / self.memory.blocks)
-
+    def blocks_in_use(self, times: Array) -> Array:
+        """[s x blocks] up to each time: its differences over time are mean blocks in use."""
+        s = self.samples
+        known, sums = np.append(s.times, self.t), np.append(s.integral, self._used)
+        return np.interp(times, known, sums, left=0.0)
 
 
 __all__ = ["Replica"]

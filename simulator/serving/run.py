@@ -58,7 +58,8 @@ class PrefillPool:
 class Run:
     """What happened: columns of requests in the order of arrival, and the replicas.
 
-    window     [s] inside which requests arrived (closed loop: were answered) that figures are of
+    window        [s] in which requests arrived (closed loop: were answered) that figures are of
+    request_time  [s] of a request outside the steps; it's neither queue nor step
     """
 
     requests: Requests
@@ -71,6 +72,7 @@ class Run:
     prefill_replicas: list[Replica]
     window: tuple[float, float]
     concurrency: int | None
+    request_time: float = 0.0
 
 
 class _Keys(Sequence[Sequence[int]]):
@@ -188,7 +190,8 @@ def serve(setup: Setup, requests: Requests, replicas: int = 1, routing: str = "r
             first = _engines(prefill.setup, requests, log, prefill.replicas, interval)
             to_decode(first, decode, log, ready, prefill.link, requests, of)
     return Run(requests, arrival, np.frombuffer(log.admitted), np.frombuffer(log.first),
-               np.frombuffer(log.finish), of, decode, first, window, concurrency)
+               np.frombuffer(log.finish), of, decode, first, window, concurrency,
+               setup.request_time)
 
 
 def _sent(replicas: list[Replica], n: int, request_time: float) -> Array:

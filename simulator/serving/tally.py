@@ -1,4 +1,4 @@
-"""What is counted while a simulation runs: gaps between tokens, time by phase, samples of the load.
+"""What is counted while a simulation runs: gaps between tokens, and the KV memory in use.
 
 Nothing here grows with the number of requests or tokens.
 """
@@ -53,28 +53,24 @@ class Gaps:
 
 
 class Samples:
-    """Time, running, waiting and the share of KV blocks used, at most `SAMPLES` times.
+    """An integral over time, written down at most `SAMPLES` times.
 
-    When they are full every second one is dropped, and they are taken half as often.
+    Its differences are means over what lies between, so that no moment is missed. When the columns
+    are full every second row is dropped, and they are written half as often.
     """
 
     def __init__(self, interval: float) -> None:
         self.interval = interval
-        self.columns = [array("d") for _ in range(4)]
+        self.times, self.integral = array("d"), array("d")
 
-    def add(self, *values: float) -> float:
-        """A sample; when the next is due."""
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-        if len(self.columns[0]) >= SAMPLES:
-            self.columns = [column[::2] for column in self.columns]
+    def add(self, t: float, integral: float) -> float:
+        """The integral up to t; when the next is due."""
+        self.times.append(t)
+        self.integral.append(integral)
+        if len(self.times) >= SAMPLES:
+            self.times, self.integral = self.times[::2], self.integral[::2]
             self.interval *= 2.0
-        return values[0] + self.interval
-
-    def arrays(self) -> tuple[Array, Array, Array, Array]:
-        """(time, running, waiting, share of the KV blocks)."""
-        t, running, waiting, kv = (np.array(c) for c in self.columns)
-        return t, running, waiting, kv
+        return t + self.interval
 
 
 __all__ = ["CLASSES", "PER_E", "RESOLUTION", "SHIFT", "Gaps", "Samples"]

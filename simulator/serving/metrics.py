@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.arrays import Array
 from simulator.errors import InputError
-from simulator.serving.run import Run
+from simulator.serving.run import CUT, FEWEST, Run
 from simulator.serving.tally import Gaps
 
 SHARES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
@@ -49,8 +50,10 @@ def figures(values: Array) -> Figures | None:
 
 def inside(run: Run) -> Array:
     """Requests that the figures are of: that arrived, or in a closed loop ended, in the window."""
-    when = run.arrival if run.concurrency is None else run.finish
-    return (when >= run.window[0]) & (when <= run.window[1])
+    if run.concurrency is None:
+        return (run.arrival >= run.window[0]) & (run.arrival <= run.window[1])
+    # The window opens with an answer, which is of the time before it.
+    return (run.finish > run.window[0]) & (run.finish <= run.window[1])
 
 
 def tpot(run: Run) -> Array:
@@ -88,6 +91,21 @@ def span(run: Run) -> tuple[float, float]:
     return low, high
 
 
+def served_span(run: Run) -> tuple[float, float]:
+    """The time [s] that throughput and occupancy are of: the window, where answers keep up with it.
+
+    Where more than a tenth of the answers come after the last arrival, the arrivals' window holds
+    the filling of the batch: there it is from the first tenth of the answers to the last.
+    """
+    n = len(run.finish)
+    late = np.count_nonzero(run.finish > run.arrival[-1])
+    if run.concurrency is not None or n < FEWEST or late <= CUT * n:
+        return span(run)
+    ends = np.sort(run.finish)
+    low, high = float(ends[int(CUT * n)]), float(ends[math.ceil((1.0 - CUT) * n) - 1])
+    return (low, high) if high > low else (float(run.arrival.min()), float(ends[-1]))
+
+
 def within(run: Run, slo: Slo) -> Array:
     """Requests that meet every target; with one output token there is no TPOT to miss."""
     good = np.ones(len(run.arrival), dtype=bool)
@@ -99,9 +117,9 @@ def within(run: Run, slo: Slo) -> Array:
 
 
 def rates(run: Run, slo: Slo) -> dict[str, float | None]:
-    """Tokens and requests a second that ended in the window; goodput: those within the targets."""
-    low, high = span(run)
-    ended = (run.finish >= low) & (run.finish <= high)
+    """Tokens and requests a second that ended in the time served; goodput: within the targets."""
+    low, high = served_span(run)
+    ended = (run.finish > low) & (run.finish <= high)       # n answers after one take n gaps
     time, good = high - low, within(run, slo)
     if time <= 0.0:
         return dict.fromkeys(("requests_per_s", "output_tokens_per_s", "input_tokens_per_s",
@@ -162,14 +180,12 @@ def busy_shares(run: Run) -> dict[str, float]:
 
 
 def occupancy(run: Run) -> dict[str, float]:
-    """Mean share of the KV blocks, mean sequences and queue of a replica in the window; most blocks.
+    """Mean share of KV blocks, mean sequences and queue of a replica; largest share of KV blocks.
 
-    Time integrals over the window: running + waiting = rate x E2E (Little's law), waiting = rate x
+    Time integrals over the time served: running + waiting = rate x E2E (Little's law), waiting = rate x
     queue, in a closed loop together the users. Of pools: all in flight, for each decode instance.
     """
-    low, high = span(run)
-    if high <= low:
-        low, high = float(run.arrival.min()), float(run.finish.max())
+    low, high = served_span(run)
     time = (high - low) * len(run.replicas)
     blocks = sum(r.memory.blocks for r in run.replicas)
     used = sum(float(np.diff(r.blocks_in_use(np.array([low, high])))[0]) for r in run.replicas)
@@ -206,4 +222,4 @@ def load_over(run: Run, times: Array) -> tuple[Array, Array, Array]:
 
 
 __all__ = ["SHARES", "Slo", "attainment", "busy_shares", "figures", "inside", "keeps_up",
-           "latencies", "load_over", "occupancy", "overlap", "queue_growth", "rates", "span", "tpot", "within"]
+           "latencies", "load_over", "occupancy", "overlap", "queue_growth", "rates", "served_span", "span", "tpot", "within"]

@@ -125,7 +125,7 @@ def served_lines(s: Served) -> list[str]:
     ends = x["output_tokens_per_s_range"]
     low, high = ends["low"], ends["high"]
     between = "" if low is None or high is None else (
-        f" ({format_number(min(low, high))} to {format_number(max(low, high))})")
+        f" ({format_number(low)} to {format_number(high)})")
     lines += [f"Output       {format_number(x['output_tokens_per_s'])} tok/s total{between}, "
               f"{format_number(x['requests_per_s'])} requests/s"]
     if x["slo_attainment"] is not None and x["stable"]:

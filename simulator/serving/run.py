@@ -153,7 +153,9 @@ def _closed(replicas: list[Replica], log: Log, users: int, request_time: float, 
         for request in mine[:own].tolist():
             r.push(request_time, request)
         if n >= FEWEST:
-            r.marks = (int(CUT * len(mine)), math.ceil((1.0 - CUT) * len(mine)))
+            opens, closes = int(CUT * len(mine)), math.ceil((1.0 - CUT) * len(mine))
+            # From the last request on users leave.
+            r.marks = opens, min(closes, len(mine) - own) if len(mine) - own > opens else closes
             r.window = (math.inf, math.inf)
         r.advance()
 

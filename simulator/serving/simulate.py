@@ -46,6 +46,11 @@ class DecodePool:
     policy: Policy | None = None
 
 
+def _moved(value: float, near: float | None, far: float) -> float:
+    """value x far/near: what changes few requests from near to far, done to all of them."""
+    return value * far / near if near else far
+
+
 @dataclass(frozen=True)
 class Served:
     """What a run says; columns hold one value a request, in the order of arrival.
@@ -53,6 +58,7 @@ class Served:
     rejected      requests that no replica can hold, by reason; they are in no column
     largest_rate  requests a second that the same deployment serves from an endless queue
     low, high     runs with all step times at an end of their range; None where not asked
+    same          the expected run of their requests, where they are fewer; None: this one
     """
 
     deployment: Deployment
@@ -67,6 +73,7 @@ class Served:
     wall_s: float
     low: Served | None = None
     high: Served | None = None
+    same: Served | None = None
 
     @property
     def arrival(self) -> Array:
@@ -118,22 +125,39 @@ class Served:
         """Whether it keeps up with the arrivals."""
         return metrics.keeps_up(self.run, self.utilisation)
 
+    def _set_ends(self, times: dict[str, Any]) -> None:
+        """Low and high of every percentile: this run's, times what an end does to its requests."""
+        same = times if self.same is None else (
+            metrics.latencies(self.same.run, self.request_time) if self.same.stable else {})
+        for end, other, bound in (("low", self.low, min), ("high", self.high, max)):
+            found = metrics.latencies(other.run, self.request_time) if (
+                other is not None and other.stable) else {}
+            for name, value in times.items():
+                if value is None:
+                    continue
+                far, near = found.get(name), same.get(name)
+                value[end] = None if far is None else {
+                    k: bound(_moved(value[k], near and near[k], far[k]), value[k]) for k in far}
+
+    def _throughput_range(self, expected: float | None) -> dict[str, float | None]:
+        """Output tokens/s with every step at an end of its range, around the expected ones."""
+        if expected is None or self.low is None or self.high is None:
+            return {"low": None, "high": None}
+        slow, fast, near = (
+            expected if one is None else metrics.rates(one.run, self.slo)["output_tokens_per_s"]
+            for one in (self.high, self.low, self.same))
+        found = [expected, *(_moved(expected, near, x) for x in (slow, fast) if x is not None)]
+        return {"low": min(found), "high": max(found)}
+
     def summary(self) -> dict[str, Any]:
         """Every figure, SI units; percentiles are None where the queue has no steady state."""
         stable, run = self.stable, self.run
         times: dict[str, Any] = dict(metrics.latencies(run, self.request_time))
         if not stable:
             times = dict.fromkeys(times)
-        for end, other in (("low", self.low), ("high", self.high)):
-            if other is None or not stable:
-                continue
-            found = metrics.latencies(other.run, self.request_time) if other.stable else {}
-            for name, value in times.items():
-                if value is not None:
-                    value[end] = found.get(name)
         rates = metrics.rates(run, self.slo)
-        ends = {end: None if other is None else metrics.rates(other.run, self.slo)[
-            "output_tokens_per_s"] for end, other in (("low", self.high), ("high", self.low))}
+        if stable and self.low is not None:
+            self._set_ends(times)
         prompts = sum(r.prompt_tokens for r in (*run.replicas, *run.prefill_replicas))
         hits = sum(r.hit_tokens for r in (*run.replicas, *run.prefill_replicas))
         return {
@@ -144,7 +168,8 @@ class Served:
             "wall_s": self.wall_s,
             **times,
             **rates,
-            "output_tokens_per_s_range": ends,
+            "output_tokens_per_s_range": self._throughput_range(
+                rates["output_tokens_per_s"]),
             "slo_attainment": metrics.attainment(run, self.slo),
             "offered_requests_per_s": self.offered_rate,
             "largest_requests_per_s": self.largest_rate,
@@ -265,7 +290,9 @@ def simulate(deployment: Deployment, requests: Requests, policy: Policy | None =
     few = requests.take(np.arange(min(len(requests), RANGE_REQUESTS)))
     low, high = (simulate(deployment, few, policy, replicas // times, routing, concurrency, slo,
                           pool, False, e) for e in ENDS[1:])
-    return replace(served, low=low, high=high, wall_s=time.perf_counter() - began)
+    same = None if len(few) == len(requests) else simulate(
+        deployment, few, policy, replicas // times, routing, concurrency, slo, pool, False)
+    return replace(served, low=low, high=high, same=same, wall_s=time.perf_counter() - began)
 
 
 def _prefill_pool(pool: DecodePool, d: Deployment, requests: Requests, end: End) -> PrefillPool:

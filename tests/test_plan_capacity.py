@@ -30,7 +30,8 @@ MIXED = Load.of(64 + 10 * np.arange(200), 16 + 37 * np.arange(200) % 500)
 
 
 def replicas(prompt: int = 512, output: int = 128, places: float = 256.0, room: float = 200.0,
-             n: int = 3, load: Load | None = None) -> Replicas:
+             n: int = 3, load: Load | None = None, passes: float = 0.0,
+             again: float = 0.0) -> Replicas:
     """Made-up replicas: steps of 10 ms + 0.1 ms a sequence, prompts of 50 us a token; each next
     one 20 % slower.
     """
@@ -39,6 +40,7 @@ def replicas(prompt: int = 512, output: int = 128, places: float = 256.0, room: 
     return Replicas(
         batches=BATCHES, steps=slow * (0.010 + 1e-4 * BATCHES),
         prefill=slow * (0.01 + 5e-5 * found.prompts), marginal=slow * (5e-5 * found.prompts),
+        passes=np.full(n, passes), again=np.full(n, again),
         tokens=found.prompts, budget=np.full(n, 8192.0), places=np.full(n, places),
         room=np.full(n, room), fixed=np.zeros(n), load=found)
 
@@ -191,3 +193,43 @@ def test_burstiness_is_one_for_poisson_and_more_for_bursts() -> None:
     assert burstiness_of(plain, 10.0) == pytest.approx(1.0, abs=0.15)
     assert burstiness_of(bursts, 10.0) == pytest.approx(10.0, rel=0.2)
     assert burstiness_of(plain[:50], 10.0) == 1.0
+
+
+def test_a_full_machine_with_passes_of_prompts_by_hand() -> None:
+    # 200 places, 128 tokens: 200/128 places are free after a step, so that a pass of 20 ms fixed
+    # time follows with 1 - exp(-1.5625) = 0.790 and is shared by 1.5625: 10.1 ms a prompt more.
+    r = replicas(n=1, passes=0.020)
+    usual = 1.0 / replicas(n=1).saturation[0]
+    assert 1.0 / r.saturation[0] - usual == pytest.approx(0.020 * 0.7904 / 1.5625, rel=1e-3)
+    assert 1.0 / replicas(n=1, again=0.5).saturation[0] - usual == pytest.approx(0.0128)
+
+
+def test_a_lone_prompt_pays_its_whole_pass_and_many_share_it() -> None:
+    r = replicas(n=1, passes=0.020)
+    tau = np.array([0.02])
+    assert r.pass_share(np.array([1e-6]), tau)[0] == pytest.approx(0.020, rel=1e-3)
+    shares = [r.pass_share(np.array([rate]), tau)[0] for rate in (1.0, 5.0, 10.0, 20.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert np.all(replicas().pass_share(np.full(3, 9.0), np.full(3, 0.02)) == 0.0)
+
+
+def test_the_variance_of_stalls_is_that_of_a_delay_cycle() -> None:
+    """A request with n steps of decode work: L = n tau + sum of M over Poisson arrivals in L."""
+    rng = np.random.default_rng(3)
+    work, rate, M, n = 1.0, 3.0, 0.2, 40_000
+    total = np.full(n, work)
+    fresh = total.copy()
+    while fresh.max() > 0.0:            # arrivals in what came last add more
+        fresh = M * rng.poisson(rate * fresh)
+        total += fresh
+    free = 1.0 - rate * M
+    assert total.mean() == pytest.approx(work / free, rel=0.02)
+    assert total.var() == pytest.approx(rate * M**2 * work / free**3, rel=0.05)
+
+
+@pytest.mark.parametrize("passes", [0.0, 0.01])
+def test_heavier_prompts_widen_the_tail_of_tpot(passes: float) -> None:
+    light, heavy = (replicas(prompt=p, n=1, passes=passes) for p in (256, 2048))
+    rate = np.array([0.8 * heavy.saturation[0]])
+    one, other = (percentiles(r, steady(r, rate))[1][0] for r in (light, heavy))
+    assert other > 1.5 * one

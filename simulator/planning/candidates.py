@@ -21,6 +21,7 @@ from simulator.planning.ask import Ask, Offer
 from simulator.planning.capacity import Replicas
 from simulator.planning.load import Floats, Load
 from simulator.request import Figure, estimate
+from simulator.serving.policy import Policy
 from simulator.sharding import Parallelism
 from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
@@ -76,6 +77,12 @@ class Candidate:
         """The deployment of one replica."""
         assert self.base is not None
         return self.base.replace(parallelism=self.parallelism, nodes=self.nodes)
+
+    @property
+    def shares_steps(self) -> bool:
+        """Whether prompts ride in steps that decode; else decoding waits for passes of theirs."""
+        assert self.base is not None
+        return Policy.of(self.base).scheduler == "chunked"
 
 
 def formats_of(text: str, h: Hardware, d: Deployment) -> Deployment:
@@ -259,12 +266,30 @@ def replicas(parts: Sequence[tuple[Candidate, Setting]], load: Load,
 
     cached = cached_tokens(parts[0][0].deployment, load) if parts else 0.0
     fixed = [c.deployment.engine.request_time for c, _ in parts]
+    prefill, marginal = table("prefill"), table("marginal")
+    # Passes of prompts alone, as the simulation's scheduler has them.
+    alone = column([not c.shares_steps for c, _ in parts])
+    shared = column([c.parallelism.dp * c.parallelism.pp for c, _ in parts])
+    passes = alone * np.maximum((prefill / shared[:, None] - marginal) @ load.prompt_weights, 1e-9)
     return Replicas(
-        batches=BATCHES, steps=table("steps"), prefill=table("prefill"), marginal=table("marginal"),
+        batches=BATCHES, steps=table("steps"), prefill=prefill, marginal=marginal, passes=passes,
+        again=column([_again(c, s, load, cached) for c, s in parts]),
         tokens=np.maximum(load.prompts - cached, 1.0),
         budget=column([s.budget for _, s in parts]), places=column([s.places for _, s in parts]),
         room=column([0.0 if p is None else p.room for p in profiles]), fixed=column(fixed),
         load=load)
+
+
+def _again(c: Candidate, s: Setting, load: Load, cached: float) -> float:
+    """o / (2 s): prompts of s that take the blocks which a request of s + o frees, and of which
+    every second is preempted as the others grow; 0 where memory isn't what limits the batch.
+    """
+    if c.profile is None or c.deployment.engine.admits != "current":
+        return 0.0
+    whole = load.mean_prompt + load.mean_output - cached
+    if s.places * whole <= c.profile.room * max(load.context - cached, 1.0):
+        return 0.0
+    return load.mean_output / (2.0 * max(load.mean_prompt - cached, 1.0))
 
 
 def check_engine(engine: Engine) -> None:

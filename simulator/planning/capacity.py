@@ -7,7 +7,9 @@ the steps that it rides in. With a rate lambda, o output tokens a request and st
     rho_q = lambda E[S],  S = M(s) + tau(b) s / C                prompts, at most C tokens a step
     P(W > t) = rho_q exp(-rho_q t / w),  w = (1 + f) lambda E[S^2] / (2 (1 - rho_q))
 
-where f is the room that a prompt leaves in a step for others, which delay it as well.
+where f is the room that a prompt leaves in a step for others, which delay it as well. Engines
+that compute prompts in passes of their own (prefill first) pay the fixed time F of a pass as well:
+weights and host, shared by its k prompts, so that M(s) + F/k takes the place of M(s).
 
 Tails are those of a wait that is exponential where it isn't zero, and of prompts that fall into a
 request's life by a Gamma tail of the same mean and variance. Rates [1/s] are those of one replica.
@@ -68,6 +70,8 @@ class Replicas:
     steps          decode step of each batch at the mean context, [n, g]
     prefill        a prompt of each length alone, [n, k]
     marginal       what it adds to steps that run anyway, [n, k]
+    passes         fixed time of a pass of prompts alone; 0 where prompts share steps
+    again          prompts computed again for each one, where an endless queue overfills the memory
     tokens         tokens of each length that are computed (not in the prefix cache), [k]
     budget         tokens of a step at most
     places         sequences at once: the engine's setting, or what the KV memory holds
@@ -80,6 +84,8 @@ class Replicas:
     steps: Floats
     prefill: Floats
     marginal: Floats
+    passes: Floats
+    again: Floats
     tokens: Floats
     budget: Floats
     places: Floats
@@ -97,6 +103,29 @@ class Replicas:
     def mean_marginal(self) -> Floats:
         """E[M] of a prompt."""
         found: Floats = self.marginal @ self.load.prompt_weights
+        return found
+
+    @cached_property
+    def mixes(self) -> Floats:
+        """1 where prompts share steps with decoding, 0 where they have passes of their own."""
+        return np.where(self.passes > 0.0, 0.0, 1.0)
+
+    def pass_share(self, rate: Array, tau: Array) -> Floats:
+        """F/k, k = lambda T / n: fixed time of passes for each prompt.
+
+        A step is followed by a pass if a prompt arrived meanwhile, a pass of D by another one:
+        n = (1 - exp(-lambda tau)) / exp(-lambda D) passes a step, each T = (tau + n F)/(1 - lambda
+        E[M]) apart.
+        """
+        if not self.passes.any():
+            return 0.0 * self.passes
+        M, first = self.mean_marginal, -np.expm1(-rate * tau)
+        n = first
+        for _ in range(4):
+            T = (tau + n * self.passes) / np.maximum(1.0 - rate * M, 1e-9)
+            k = np.maximum(rate * T / np.maximum(n, 1e-300), 1.0)
+            n = first * np.exp(np.minimum(rate * (self.passes + k * M), 3.0))
+        found: Floats = self.passes / k
         return found
 
     @cached_property
@@ -133,13 +162,20 @@ class Replicas:
 
     @cached_property
     def saturation(self) -> Floats:
-        """1 / (E[M] + o tau(B)/B): requests a second with every place taken (largest rate)."""
+        """1 / (E[M] + o tau(B)/B): requests a second with every place taken (largest rate).
+
+        Where prompts have passes of their own, B/o places are free after a step, and with 1 -
+        exp(-B/o) a pass follows. What is preempted is computed again.
+        """
         B = np.maximum(np.minimum(self.places, self.room), 1e-9)
         each = self.load.mean_output * self.step(B) / B
-        whole = 1.0 / (self.mean_marginal + each)
+        freed = B / self.load.mean_output
+        prompt = self.mean_marginal * (1.0 + self.again)
+        whole = 1.0 / (prompt - self.passes * np.expm1(-freed) / freed + each)
         # The prompts must also fit into the tokens of the steps.
         tokens = float(self.tokens @ self.load.prompt_weights)
-        budgeted = 1.0 / (self.mean_marginal + self.step(B) * tokens / self.budget)
+        budgeted = 1.0 / (prompt + (self.mixes * self.step(B) + self.passes)
+                          * tokens / self.budget)
         return np.where(np.minimum(self.places, self.room) < 1.0, 0.0,
                         np.minimum(whole, budgeted))
 
@@ -149,8 +185,11 @@ class State:
     """Replicas in a steady state at given rates; `stable` False: there is none.
 
     prefill_load   share of the time that prompts take; queue_load: how busy the prompts' queue is
+    pass_share     what a prompt bears of the fixed time of passes [s]
     batch          sequences that decode, on average; step: tau of it [s]
     wait           mean wait of a prompt that waits [s]
+    back           1 - b tau'/tau, by which a batch off its mean is pulled back; swing: its variance
+                   over that of a Poisson number, as a fuller batch is slower and prompts shake it
     full           probability that every place is taken, slot_wait: mean wait for one then [s]
     """
 
@@ -158,10 +197,13 @@ class State:
     stable: NDArray[np.bool_]
     utilisation: Floats
     prefill_load: Floats
+    pass_share: Floats
     queue_load: Floats
     batch: Floats
     step: Floats
     wait: Floats
+    back: Floats
+    swing: Floats
     full: Floats
     slot_wait: Floats
 
@@ -172,25 +214,33 @@ def steady(r: Replicas, rate: Array) -> State:
     with np.errstate(divide="ignore", invalid="ignore"):
         use = np.where(r.saturation > 0.0, rate / r.saturation, np.inf)
         inside = np.minimum(rate, 0.999 * r.saturation)
-        share = inside * r.mean_marginal
-        b = r.batch(inside * load.mean_output / np.maximum(1.0 - share, 1e-9))
-        b = np.minimum(b, r.places)
-        tau = r.step(b)
-        service = r.marginal + tau[:, None] * r.tokens / r.budget[:, None]
+        extra, mixes = r.passes, r.mixes[:, None]
+        for _ in range(3 if r.passes.any() else 1):
+            share = np.minimum(inside * (r.mean_marginal + extra), 0.9999)
+            b = r.batch(inside * load.mean_output / np.maximum(1.0 - share, 1e-9))
+            b = np.minimum(b, r.places)
+            tau = r.step(b)
+            extra = r.pass_share(inside, tau)
+        # A pass is shared by all that wait; its fixed time delays a prompt once.
+        service = r.marginal + mixes * tau[:, None] * r.tokens / r.budget[:, None]
         queue = np.minimum(inside * (service @ load.prompt_weights), 0.9999)
         burst = (1.0 + load.burstiness) / 2.0
         # A step takes all prompts that fit, so that those behind delay the first token as well.
         shared = np.maximum(1.0 - r.tokens / r.budget[:, None], 0.0) @ load.prompt_weights
         square = np.square(service) @ load.prompt_weights
+        back = np.maximum(1.0 - b * (r.step(b + 1.0) - tau) / tau, 0.05)
+        heavy = np.square(r.marginal + extra[:, None]) @ load.prompt_weights
+        swing = (1.0 + np.square(inside / np.maximum(1.0 - share, 1e-9)) * heavy / 2.0) / back
         wait = (1.0 + shared) * burst * inside * square / (2.0 * (1.0 - queue))
         places = np.minimum(r.places, r.room)
         # Sequences differ in length, so that the memory they take varies more than their number.
         spread = load.context_square / load.context**2
-        full = busy_share(places, b, load.burstiness * np.where(r.room < r.places, spread, 1.0))
+        full = busy_share(places, b, load.burstiness * swing
+                          * np.where(r.room < r.places, spread, 1.0))
         life = load.mean_output * tau / np.maximum(1.0 - share, 1e-9)
         slot = life / np.maximum(places - b, 1e-9)
-    return State(rate, use < 1.0, use, share, queue, b, tau, wait / np.maximum(queue, 1e-12), full,
-                 slot)
+    return State(rate, use < 1.0, use, share, extra, queue, b, tau,
+                 wait / np.maximum(queue, 1e-12), back, swing, full, slot)
 
 
 def ttft_tail(r: Replicas, s: State, target: Array) -> Floats:
@@ -199,7 +249,8 @@ def ttft_tail(r: Replicas, s: State, target: Array) -> Floats:
     """
     tau = s.step[:, None, None]
     chunks = np.ceil(r.tokens / r.budget[:, None])
-    own = (r.marginal + chunks * s.step[:, None] + r.fixed[:, None])[:, :, None]
+    own = (r.marginal + r.mixes[:, None] * chunks * s.step[:, None] + r.passes[:, None]
+           + r.fixed[:, None])[:, :, None]
     left = np.asarray(target, dtype=np.float64).reshape(-1, 1, 1) - own - _MIDDLES * tau
     queue, wait = s.queue_load[:, None, None], np.maximum(s.wait, 1e-12)[:, None, None]
     full, slot = s.full[:, None, None], np.maximum(s.slot_wait, 1e-12)[:, None, None]
@@ -209,41 +260,55 @@ def ttft_tail(r: Replicas, s: State, target: Array) -> Floats:
     return np.where(s.stable, tail, 1.0)
 
 
+def _batch_variance(r: Replicas, s: State, life: Floats) -> Floats:
+    """Variance [s^2] of the step that a request sees on average over its life, [n, k].
+
+    db = arrivals - b (1 - rho)/(o tau(b)) dt is pulled back by 1 - e of its rate, e = b tau'/tau,
+    for a fuller batch is slower; and it is shaken by prompts as well as by arrivals and departures:
+    Var(b) = b z (1 + (lambda/(1 - rho))^2 E[M^2] / 2) / (1 - e).
+    """
+    slope = r.step(s.batch + 1.0) - s.step
+    free = np.maximum(1.0 - s.prefill_load, 1e-9)
+    mean_life = np.maximum(r.load.mean_output - 1.0, 1.0) * s.step / free
+    ratio = life * (s.back / mean_life)[:, None]
+    averaged = 2.0 * (np.expm1(-ratio) + ratio) / ratio**2
+    found: Floats = (np.square(slope) * s.batch * r.load.burstiness * s.swing)[:, None] * averaged
+    return found
+
+
 def tpot_tail(r: Replicas, s: State, target: Array) -> Floats:
     """P(TPOT > target): steps of a batch that varies, and prompts that stall them.
 
-    Prompts arrive during the answer; and those that waited behind its own prompt come first. No
-    step carries more of them than its budget of tokens.
+    Prompts arrive during the answer, and more while it waits for those: a delay cycle, whose
+    variance is lambda E[M^2] / (1 - rho)^3 a second of decoding. Those that waited behind its own
+    prompt come first. No step carries more of them than its budget of tokens.
     """
     load = r.load
     steps = np.maximum(load.outputs - 1.0, 1.0)
-    b, tau = s.batch[:, None], s.step[:, None]
     free = np.maximum(1.0 - s.prefill_load, 1e-9)[:, None]
+    each = r.marginal + s.pass_share[:, None]
+    square = (np.square(each) @ load.prompt_weights)[:, None]
+    mean_each = (r.mean_marginal + s.pass_share)[:, None]
+    tau = s.step[:, None]
     life = steps * tau / free
     prompts = s.rate[:, None] * life
-    square = (np.square(r.marginal) @ load.prompt_weights)[:, None]
-    stall = prompts * r.mean_marginal[:, None] / steps
-    stall_variance = prompts * square * load.burstiness / steps**2
-    behind = (s.wait * r.mean_marginal / np.maximum(
-        (r.marginal + s.step[:, None] * r.tokens / r.budget[:, None]) @ load.prompt_weights,
-        1e-300))[:, None]
+    service = (r.marginal + r.mixes[:, None] * tau * r.tokens / r.budget[:, None])
+    behind = s.wait[:, None] * mean_each / free / np.maximum(
+        service @ load.prompt_weights, 1e-300)[:, None]
     busy = s.queue_load[:, None]
-    stall = stall + busy * behind / steps
-    stall_variance = stall_variance + busy * (2.0 - busy) * behind**2 / steps**2
-    # The batch changes over about the life of a request, and a request sees its own mean of it.
-    ratio = life / (np.maximum(load.mean_output - 1.0, 1.0) * tau / free)
-    averaged = 2.0 * (np.expm1(-ratio) + ratio) / ratio**2
-    slope = (r.step(s.batch + 1.0) - r.step(s.batch))[:, None]
-    batch_variance = np.square(slope) * b * load.burstiness * averaged
+    stall = (prompts * mean_each + busy * behind) / steps
+    stall_variance = (prompts * square * load.burstiness / free**2
+                      + busy * (2.0 - busy) * behind**2) / steps**2
+    batch_variance = _batch_variance(r, s, life)
     base = np.minimum(r.steps[:, :1], tau)
     varying = np.maximum(tau - base, 0.0) + stall
     variance = stall_variance + batch_variance
-    some = -np.expm1(-(prompts + b))           # a request that nothing disturbs has the base step
+    some = -np.expm1(-(prompts + s.batch[:, None]))   # what nothing disturbs has the base step
     mean = varying / np.maximum(some, 1e-300)
     spread = np.maximum((variance + varying**2) / np.maximum(some, 1e-300) - mean**2, 0.0)
     goal = np.asarray(target, dtype=np.float64).reshape(-1, 1) - base
     tail = np.where(goal < 0.0, 1.0, some * gamma_tail(goal, mean, spread))
-    chunk = (r.marginal / r.tokens).max(axis=1) * r.budget
+    chunk = np.where(r.passes > 0.0, np.inf, (r.marginal / r.tokens).max(axis=1) * r.budget)
     most = tau - base + chunk[:, None] + 4.0 * np.sqrt(batch_variance)
     tail = np.where(goal > most, 0.0, tail)
     decoding: Floats = np.where(load.outputs > 1.5, load.output_weights, 0.0)

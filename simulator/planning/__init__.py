@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from simulator.planning.ask import Ask
 from simulator.planning.finalists import (
     Verified,
-    largest_simulated_rate,
     simulate_finalists,
+    simulated_limits,
 )
 from simulator.planning.limits import Limit, Spread, limits, spreads, widened
 from simulator.planning.search import Option, explained, front, sized
@@ -40,6 +40,11 @@ class Plan:
     wall: float
 
     @property
+    def simulated(self) -> bool:
+        """Whether the best was simulated, or is the formulas' word."""
+        return any(v.option is self.best for v in self.verified)
+
+    @property
     def best(self) -> Option | None:
         """The cheapest option that serves the rate within the targets; None: none does."""
         return self.options[0] if self.options and self.options[0].usable else None
@@ -58,18 +63,19 @@ def plan(ask: Ask, simulate: bool = True, executor: Executor | None = None,
         verified = simulate_finalists(ask, options, progress)
         options = _with_verified(options, verified)
     best = options[0] if options and options[0].usable else None
-    top = 0.0
+    top, breaks = 0.0, list[Limit]()
     if best is not None:
-        held = [v for v in verified if v.option is best]
         progress("looking for the largest rate")
-        top = largest_simulated_rate(ask, held[0]) if held else best.max_rate
+        breaks = limits(ask, best)
+        if any(v.option is best for v in verified):
+            best, breaks = _with_limits(ask, options, verified, breaks)
+        top = best.max_rate
     formula = _by_formula(options, verified)
     ends = spreads(ask, best) if best is not None else {}
     return Plan(
         ask, tuple(explained(options, output, formula[0] if formula else None)), tuple(verified),
         tuple(front(formula, output)),
-        tuple(limits(ask, best)) if best is not None else (),
-        ends, top, tuple(_warnings(ask, best, ends)),
+        tuple(breaks), ends, top, tuple(_warnings(ask, best, ends)),
         analytical, time.perf_counter() - began)
 
 
@@ -79,6 +85,25 @@ def _with_verified(options: list[Option], verified: list[Verified]) -> list[Opti
     return [*(v.option for v in verified if v.option.usable),
             *(o for o in options if id(o.candidate) not in done),
             *(v.option for v in verified if not v.option.usable)]
+
+
+def _with_limits(ask: Ask, options: list[Option], verified: list[Verified], by_formula: list[Limit]
+                 ) -> tuple[Option, list[Limit]]:
+    """The best, in place, at the largest rate that was simulated; and what breaks first: simulated
+    where it decides that rate, by formula else.
+    """
+    i = next(i for i, v in enumerate(verified) if v.option is options[0])
+    found = simulated_limits(ask, verified[i])
+    o = options[0]
+    top = max(min(x.rate for x in found), o.rate)
+    # A target that holds at the rate asked for doesn't break below it.
+    found = [replace(x, rate=max(x.rate, top)) for x in found]
+    end = next(x.rate for x in found if x.name == "saturation")
+    best = replace(o, max_rate=top, saturation=end, utilisation=o.rate / end)
+    options[0], verified[i] = best, replace(verified[i], option=best)
+    names = {"saturation", "TTFT", "TPOT"}
+    return best, sorted([*found, *(x for x in by_formula if x.name not in names and x.rate < end)],
+                        key=lambda x: x.rate)
 
 
 def _by_formula(options: list[Option], verified: list[Verified]) -> list[Option]:

@@ -15,15 +15,18 @@ import numpy as np
 
 from simulator.deployment import Deployment
 from simulator.planning.ask import Ask, made_up
-from simulator.planning.capacity import percentiles, steady
-from simulator.planning.limits import one_replica
+from simulator.planning.capacity import largest_rate, percentiles, steady
+from simulator.planning.limits import MEANINGS, Limit, one_replica
 from simulator.planning.search import Option, refusal
 from simulator.serving.lengths import Lengths
 from simulator.serving.requests import Requests
+from simulator.units import format_time
 
-# Options that are simulated, requests of a simulation, replicas that a missed target may add,
-# simulations of the bisection for the largest rate, and seconds after which no more are begun.
-OPTIONS, FEWEST, MOST, ADDED, HALVINGS, PATIENCE = 8, 4_000, 20_000, 4, 4, 15.0
+# Options that are simulated, requests of a simulation, replicas that a missed target may add, and
+# seconds after which no more are begun.
+OPTIONS, FEWEST, MOST, ADDED, PATIENCE = 8, 4_000, 20_000, 4, 15.0
+# Ratio of the rates between which the answer turns, and of those that look for such a pair.
+CLOSE, APART = 1.01, 1.2
 # What a simulated saturation rate is uncertain by.
 NOISE = 0.02
 
@@ -100,6 +103,18 @@ def holds(ask: Ask, s: Simulated) -> bool:
         (s.ttft, ask.ttft), (s.tpot, ask.tpot)))
 
 
+def missed(ask: Ask, s: Simulated) -> str:
+    """Which limit a simulation breaks, with the numbers; empty where it breaks none."""
+    if not s.stable:
+        return f"it doesn't keep up ({s.utilisation:.0%} of its largest rate)"
+    found = [f"{name} p99 is {format_time(value)}, above the target of {format_time(target)}"
+             for name, value, target in (("TTFT", s.ttft, ask.ttft), ("TPOT", s.tpot, ask.tpot))
+             if target is not None and value > target]
+    if not found and s.utilisation > ask.utilisation + NOISE:
+        found = [f"utilisation is {s.utilisation:.0%}, above {ask.utilisation:.0%}"]
+    return " and ".join(found)
+
+
 def resized(ask: Ask, o: Option, replicas: int) -> Option:
     """The option with another number of replicas, by the formulas."""
     r = one_replica(ask, o)
@@ -113,8 +128,10 @@ def resized(ask: Ask, o: Option, replicas: int) -> Option:
                    usd_per_hour=o.usd_per_hour * part, watts=o.watts * part)
 
 
-def verified(ask: Ask, o: Option) -> Verified | None:
-    """An option with the fewest replicas that hold the targets when simulated; None: too many."""
+def verified(ask: Ask, o: Option) -> Verified:
+    """An option with the fewest replicas that hold the targets when simulated; with a reason where
+    it takes too many.
+    """
     found = None
     start = o.replicas
     for count in range(start, start + ADDED + 1):
@@ -124,7 +141,9 @@ def verified(ask: Ask, o: Option) -> Verified | None:
             found = sized, s
             break
     if found is None:
-        return None
+        return Verified(replace(sized, ttft=s.ttft, tpot=s.tpot, utilisation=s.utilisation,
+                                reason=f"simulated, {missed(ask, s)} with {sized.replicas} "
+                                "replicas as well"), s, (o.ttft, o.tpot))
     sized, s = found
     note = ""
     if sized.replicas > start:
@@ -150,37 +169,77 @@ def simulate_finalists(ask: Ask, options: Sequence[Option],
     """The cheapest options simulated, in the order of their cost then; the first is the plan."""
     began, found = time.perf_counter(), list[Verified]()
     usable = [o for o in options if o.usable]
-    for i, o in enumerate(usable[:OPTIONS]):
+    for i, o in enumerate(usable):
         held = [v for v in found if v.option.usable]
+        # None is bought unseen: where all so far miss, the search goes on.
+        if held and i >= OPTIONS:
+            break
         cheapest = min((v.option.usd_per_hour for v in held), default=math.inf)
         if held and (o.usd_per_hour >= cheapest or time.perf_counter() - began > PATIENCE):
             break
         progress(f"simulating option {i + 1}: {o.replicas} x {o.candidate.devices} "
                  f"{o.candidate.offer.hardware.name}")
-        v = verified(ask, o)
-        if v is not None:
-            found.append(v)
+        found.append(verified(ask, o))
     return sorted(found, key=lambda v: (not v.option.usable, v.option.usd_per_hour
                                         if not math.isnan(v.option.usd_per_hour) else math.inf,
                                         v.option.watts))
 
 
-def largest_simulated_rate(ask: Ask, v: Verified) -> float:
-    """Rate [1/s] of all replicas up to which the targets hold when simulated, by bisection."""
-    o, began = v.option, time.perf_counter()
-    low, high = o.rate, max(o.saturation, o.rate * 1.001)
-    # The formulas say where to look; the answer is always a rate that was simulated.
-    guess = min(max(o.max_rate, low * 1.0001), high * 0.999)
-    for i in range(HALVINGS):
-        middle = guess if i == 0 else (low + high) / 2.0
-        if high / low < 1.02 or time.perf_counter() - began > PATIENCE / 4.0:
-            break
-        if holds(ask, simulated(ask, o, middle)):
-            low = middle
+def _turns(holds_at: Callable[[float], bool], guess: float, top: float) -> float:
+    """Largest rate that holds, to 1 %: from `guess` in growing strides until the answer turns, then
+    by bisection; at most `top`. The answer is always a rate that was asked about.
+    """
+    low, high, stride = 0.0, top, APART
+    rate = min(guess, top)
+    while low == 0.0 or (high == top and low < top):
+        if holds_at(rate):
+            low = rate
+            rate = min(rate * stride, top)
         else:
-            high = middle
+            high = rate
+            if low > 0.0 or rate < 1e-4 * top:
+                break
+            rate /= stride
+        stride *= stride
+    while low > 0.0 and high / low > CLOSE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds_at(middle) else (low, middle)
     return low
 
 
-__all__ = ["Simulated", "Verified", "holds", "largest_simulated_rate", "resized", "set_up",
-           "simulate_finalists", "simulated", "verified"]
+def simulated_limits(ask: Ask, v: Verified) -> list[Limit]:
+    """Rates [1/s] of all replicas at which each target and the queue give way when simulated.
+
+    The rates that are tried start at what the formulas say, never at the rate that is asked for:
+    the same machine has the same limits.
+    """
+    o, seen = v.option, dict[float, Simulated]()
+    r, n = one_replica(ask, o), o.replicas
+
+    def at(rate: float) -> Simulated:
+        key = float(f"{rate:.6g}")
+        if key not in seen:
+            seen[key] = simulated(ask, o, key)
+        return seen[key]
+
+    top = float(r.saturation[0]) * n
+    first = at(0.8 * top)
+    top = first.rate * n / first.utilisation
+    found = [Limit("saturation", top, MEANINGS["saturation"], "simulation")]
+    for name, ttft, tpot in (("TTFT", ask.ttft, None), ("TPOT", None, ask.tpot)):
+        if ttft is None and tpot is None:
+            continue
+        guess = float(largest_rate(r, ttft, tpot)[0]) * n
+        part = replace(ask, ttft=ttft, tpot=tpot)
+
+        def held(x: float, part: Ask = part) -> bool:
+            return holds(part, at(x))
+
+        rate = _turns(held, guess or 0.5 * top, 0.998 * top)
+        if rate < 0.99 * top:
+            found.append(Limit(name, rate, MEANINGS[name], "simulation"))
+    return found
+
+
+__all__ = ["Simulated", "Verified", "holds", "missed", "resized", "set_up", "simulate_finalists",
+           "simulated", "simulated_limits", "verified"]

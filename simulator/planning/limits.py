@@ -6,7 +6,7 @@ Rates [1/s] are those of all replicas of an option.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,21 @@ from simulator.planning.search import Option
 
 # 99th percentile of a normal distribution.
 _Z99 = 2.326
+MEANINGS = {"saturation": "the queue has no end",
+            "TTFT": "99th percentile of TTFT reaches its target",
+            "TPOT": "99th percentile of TPOT reaches its target"}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit by name, the rate at which it is reached, and what it means."""
+    """A limit by name, the rate at which it is reached, what it means, and how it was found:
+    `formula` or `simulation`.
+    """
 
     name: str
     rate: float
     meaning: str
+    basis: str = "formula"
 
 
 @dataclass(frozen=True)
@@ -71,20 +77,18 @@ def _cache(r: Replicas, s: State) -> Floats:
 def limits(ask: Ask, o: Option) -> list[Limit]:
     """Every limit of an option by the rate at which it is reached, the first to break first."""
     r, n = one_replica(ask, o), o.replicas
-    found = [Limit("saturation", float(r.saturation[0]), "the queue has no end")]
+    found = [Limit("saturation", float(r.saturation[0]), MEANINGS["saturation"])]
     if ask.ttft is not None:
-        found.append(Limit("TTFT", float(largest_rate(r, ask.ttft, None)[0]),
-                           "99th percentile of TTFT reaches its target"))
+        found.append(Limit("TTFT", float(largest_rate(r, ask.ttft, None)[0]), MEANINGS["TTFT"]))
     if ask.tpot is not None:
-        found.append(Limit("TPOT", float(largest_rate(r, None, ask.tpot)[0]),
-                           "99th percentile of TPOT reaches its target"))
+        found.append(Limit("TPOT", float(largest_rate(r, None, ask.tpot)[0]), MEANINGS["TPOT"]))
     found.append(Limit("KV memory", _crossing(r, lambda s: _cache(r, s) > r.room),
                        "1 % of the time the KV cache is full: requests wait or are preempted"))
     found.append(Limit("sequences", _crossing(r, lambda s: _crowd(r, s) > r.places),
                        "1 % of the time all sequences of the engine's setting are taken"))
     # A target that holds up to saturation doesn't break before it.
     top = 0.998 * float(r.saturation[0])
-    return sorted((Limit(x.name, x.rate * n, x.meaning) for x in found
+    return sorted((replace(x, rate=x.rate * n) for x in found
                    if x.name == "saturation" or x.rate < top), key=lambda x: x.rate)
 
 

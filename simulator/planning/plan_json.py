@@ -65,7 +65,8 @@ def plan_dict(p: Plan, settings: list[Settings]) -> dict[str, Any]:
         "best": None if best is None else _best_dict(p, best),
         "nearest": None if nearest is None else option_dict(nearest, output),
         "limited_by": limit or None,
-        "limits": [{"name": x.name, "rate_per_s": number(x.rate), "meaning": x.meaning}
+        "limits": [{"name": x.name, "rate_per_s": number(x.rate), "meaning": x.meaning,
+                    "basis": x.basis}
                    for x in p.limits],
         "alternatives": [option_dict(o, output) for o in p.options if o is not best],
         "pareto": [option_dict(o, output) | {"latency_s": number(o.latency(output))}
@@ -101,7 +102,7 @@ def _best_dict(p: Plan, o: Option) -> dict[str, Any]:
     low, high = scaled(s["utilisation"], o.utilisation)
     found["utilisation_range"] = {"low": number(low), "high": number(high)}
     found["headroom"] = number(p.max_rate / o.rate - 1.0)
-    found["basis"] = "simulated" if p.verified else "formula"
+    found["basis"] = "simulated" if p.simulated else "formula"
     return found
 
 
@@ -120,7 +121,8 @@ def carried_dict(ask: Ask, found: list[Carried], think: float, wall: float) -> d
             {"expected": number(c.rate), "low": number(c.low), "high": number(c.high)},
             "users": number(c.users) if c.rate > 0.0 else None,
             "best": None if c.option is None or c.rate <= 0.0 else option_dict(c.option, output),
-            "limits": [{"name": x.name, "rate_per_s": number(x.rate)} for x in c.limits],
+            "limits": [{"name": x.name, "rate_per_s": number(x.rate), "basis": x.basis}
+                       for x in c.limits],
             "reason": c.reason or None} for c in found],
         "basis": BASIS,
         "warnings": list(ask.notes),

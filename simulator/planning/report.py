@@ -9,7 +9,7 @@ from simulator.planning import Plan
 from simulator.planning.ask import Ask
 from simulator.planning.carry import Carried
 from simulator.planning.limits import Limit, Spread
-from simulator.planning.search import Option
+from simulator.planning.search import Option, shortage
 from simulator.planning.settings import Settings
 from simulator.report import wrap
 from simulator.units import format_number, format_time
@@ -98,7 +98,7 @@ def traffic(ask: Ask) -> str:
 
 def _best_lines(p: Plan, o: Option) -> list[str]:
     ask, s = p.ask, p.spreads
-    how = "simulated" if p.verified else "by formula"
+    how = "simulated" if p.simulated else "by formula"
     ttft, tpot = scaled(s["ttft"], o.ttft), scaled(s["tpot"], o.tpot)
     top = scaled(s["max_rate"], p.max_rate)
     use = scaled(s["utilisation"], o.utilisation)
@@ -115,7 +115,7 @@ def _best_lines(p: Plan, o: Option) -> list[str]:
                          + f", {how}"))
     lines.append(row("largest rate", f"{format_number(p.max_rate)}/s", _bracket(
         top[1], top[0], format_number) + f", {p.max_rate / o.rate - 1.0:.0%} above the rate asked "
-        "for"))
+        f"for, {how}"))
     lines.append(row("utilisation", f"{o.utilisation:.0%}", _bracket(
         *use, lambda v: f"{v:.0%}") + f" of the {format_number(o.saturation)}/s at "
         "which the queue has no end"))
@@ -142,7 +142,7 @@ def _best_lines(p: Plan, o: Option) -> list[str]:
 def _limit_lines(limits: tuple[Limit, ...], rate: float) -> list[str]:
     lines = ["  What breaks first as the rate grows:"]
     return lines + [f"    {format_number(x.rate):>9}/s  {x.rate / rate:>5.2f}x  {x.name}: "
-                    f"{x.meaning}" for x in limits]
+                    f"{x.meaning} ({x.basis})" for x in limits]
 
 
 def _losers(p: Plan) -> list[str]:
@@ -177,7 +177,8 @@ def nearest_option(p: Plan) -> tuple[Option | None, str]:
     if sized:
         priced = [o for o in sized if not math.isnan(o.usd_per_hour)]
         nearest = min(priced or sized, key=lambda o: (o.usd_per_hour if priced else o.devices))
-        return nearest, nearest.reason
+        short = shortage(ask, nearest)
+        return nearest, nearest.reason + (f"; {short}" if short else "")
 
     def excess(o: Option) -> float:
         ratios = [value / target for value, target in ((o.ttft, ask.ttft), (o.tpot, ask.tpot))

@@ -172,6 +172,26 @@ def refusal(ask: Ask, o: Option) -> str:
     return ""
 
 
+def shortage(ask: Ask, o: Option) -> str:
+    """What the devices that are there miss, where an option needs more; empty where none is built.
+    """
+    most, c = o.candidate.offer.most, o.candidate
+    if most is None or o.setting is None or not c.devices <= most < o.devices:
+        return ""
+    there = sized_at(ask, (c, o.setting), most // c.devices, o.rate)
+    shape = f"{there.replicas} x {c.devices}, all that are there,"
+    if there.utilisation >= 1.0:
+        return (f"{shape} would not keep up: {there.utilisation:.0%} of the "
+                f"{format_number(there.saturation)}/s at which the queue has no end, by formula")
+    misses = [f"{name} p99 would be {format_time(value)}, above the target of "
+              f"{format_time(target)}" for name, value, target in (
+                  ("TTFT", there.ttft, ask.ttft), ("TPOT", there.tpot, ask.tpot))
+              if target is not None and value > target]
+    return (f"{shape} carry {format_number(there.max_rate)}/s within the targets: at "
+            f"{format_number(o.rate)}/s " + (" and ".join(misses) or f"utilisation would be "
+            f"{there.utilisation:.0%}, above {ask.utilisation:.0%}") + ", by formula")
+
+
 def power(c: Candidate, ask: Ask, rate: float, batch: float) -> tuple[float, bool]:
     """(watts of one replica at `rate`, whether that is only the limit of its boards)."""
     assert c.profile is not None

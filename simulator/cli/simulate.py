@@ -135,9 +135,12 @@ def _asked(options: dict[str, Any]) -> tuple[Deployment, Requests]:
     texts = {name: options.pop(name) for name in ("input_", "output")}
     trace = options["trace"]
     ways = [f"--{n}" for n in ("rate", "trace", "concurrency") if options[n] is not None]
-    if not ways or (trace is None and len(ways) > 1):
+    if not ways or (trace is None and len(ways) > 1) or (
+            None not in (options["rate"], options["concurrency"])):
         raise InputError("give one of --rate, --trace or --concurrency"
                          + (f", not {' and '.join(ways)}" if ways else ""))
+    if options["concurrency"] is not None:
+        _no_arrivals(options)
     d, _ = build(options | {"batch": "1", "input_": "1", "output": "1", "prefix_hit": "0"})
     shared = 0 if options["shared_prefix"] in ("0", 0) else whole(
         options["shared_prefix"], "--shared-prefix")
@@ -145,15 +148,36 @@ def _asked(options: dict[str, Any]) -> tuple[Deployment, Requests]:
         for name, flag in (("input_", "--input"), ("output", "--output")):
             if texts[name] is not None:
                 raise InputError(f"{flag}: a trace has lengths of its own; leave it out")
-        return d, _trace(options, shared)
+        return d, _checked(_trace(options, shared), d, f"--trace {trace}")
     for name in ("window", "limit"):
         if options[name] is not None:
             raise InputError(f"--{name}: there is no --trace that it could cut")
     if options["scale"] != "1":
         raise InputError("--scale: there is no --trace that it could scale")
-    prompt = parse_lengths(texts["input_"] or "1024", "--input")
-    answer = parse_lengths(texts["output"] or "256", "--output")
-    return d, _made_up(options, prompt, answer, shared)
+    first, second = texts["input_"] or "1024", texts["output"] or "256"
+    prompt, answer = parse_lengths(first, "--input"), parse_lengths(second, "--output")
+    return d, _checked(_made_up(options, prompt, answer, shared), d,
+                       f"--input {first} --output {second}")
+
+
+def _checked(requests: Requests, d: Deployment, where: str) -> Requests:
+    """Refused where no request fits the context, or a shared prefix any prompt."""
+    from simulator.serving.requests import within_positions
+
+    within_positions(requests, d.model, where)
+    if requests.shared_prefix > requests.input.max():
+        raise InputError(f"--shared-prefix: {requests.shared_prefix:,} tokens are longer than every "
+                         f"prompt; the longest of {where} has {requests.input.max():,}")
+    if requests.shared_prefix and requests.blocks is not None:
+        raise InputError("--shared-prefix: the trace has prefix blocks of its own; leave it out")
+    return requests
+
+
+def _no_arrivals(options: dict[str, Any]) -> None:
+    """Users of a closed loop send when answered: nothing else can say when."""
+    for name, usual in (("arrivals", "poisson"), ("cv", None), ("scale", "1")):
+        if options[name] != usual:
+            raise InputError(f"--{name}: not with --concurrency, whose users send when answered")
 
 
 def _trace(options: dict[str, Any], shared: int) -> Requests:
@@ -199,7 +223,11 @@ def _made_up(options: dict[str, Any], prompt: Any, answer: Any, shared: int) -> 
 def _rate(text: str) -> float:
     from simulator.serving.arrivals import check_rate
 
-    return check_rate(real(text, "--rate", -1e300), "--rate")
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"--rate: '{text}' is not a number") from None
+    return check_rate(value, "--rate")
 
 
 def _seed(options: dict[str, Any]) -> int:
@@ -260,6 +288,8 @@ def _pool(d: Deployment, options: dict[str, Any]) -> DecodePool | None:
             if options[name] is not None:
                 raise InputError(f"--{name.replace('_', '-')}: there is no prefill pool; add "
                                  "--prefill-replicas")
+        if options["over"] != "scale-out":
+            raise InputError("--over: there is no prefill pool; add --prefill-replicas")
         return None
     if options["over"] not in ("scale-out", "link"):
         raise InputError(f"--over: '{options['over']}' is neither scale-out nor link")

@@ -25,8 +25,8 @@ BITS = 32
 MASK = (1 << BITS) - 1
 
 
-def whole_numbers(column: Any) -> Sequence[int]:
-    """A NumPy column that is read as Python integers, without a copy."""
+def python_numbers(column: Any) -> Sequence[int]:
+    """A NumPy column that is read as Python numbers, without a copy."""
     return memoryview(column)
 
 
@@ -356,4 +356,4 @@ class Batch:
             self.gaps.add(gap, number)
 
 
-__all__ = ["BITS", "MASK", "Batch", "Log", "whole_numbers"]
+__all__ = ["BITS", "MASK", "Batch", "Log", "python_numbers"]

@@ -40,11 +40,12 @@ class Slo:
 
 
 def figures(values: Array) -> Figures | None:
-    """Mean and percentiles; None of nothing."""
+    """Mean and percentiles; None of nothing. Puts `values` in another order."""
     if not len(values):
         return None
-    found = np.quantile(values, list(SHARES.values()))
-    return {"mean": float(np.mean(values)),
+    mean = float(np.mean(values))
+    found = np.quantile(values, list(SHARES.values()), overwrite_input=True)
+    return {"mean": mean,
             **{k: float(v) for k, v in zip(SHARES, found, strict=True)}}
 
 
@@ -65,21 +66,29 @@ def tpot(run: Run) -> Array:
 def latencies(run: Run, request_time: float) -> dict[str, Figures | None]:
     """TTFT with and without the queue, TPOT, ITL and E2E of the requests in the window [s]."""
     mine = inside(run)
-    first = (run.first - run.arrival)[mine]
-    wait = (run.admitted - run.arrival)[mine] - request_time
-    wait = np.where(wait > _ROUNDING, wait, 0.0)
-    each = tpot(run)[mine]
     gaps = Gaps()
     for r in run.replicas:
         gaps.merge(r.gaps)
-    steps = (run.requests.output - 1)[mine]
+    steps = int(run.requests.output[mine].sum()) - int(np.count_nonzero(mine))
     itl: Figures | None = None
-    if sum(gaps.counts) and steps.sum():
+    if sum(gaps.counts) and steps:
         shares = gaps.quantiles(np.array(list(SHARES.values())))
-        itl = {"mean": float((run.finish - run.first)[mine].sum() / steps.sum()),
+        itl = {"mean": float((run.finish - run.first)[mine].sum() / steps),
                **{k: float(v) for k, v in zip(SHARES, shares, strict=True)}}
-    return {"ttft_s": figures(first), "ttft_no_queue_s": figures(first - wait),
-            "queue_s": figures(wait), "tpot_s": figures(each[~np.isnan(each)]), "itl_s": itl,
+    each = tpot(run)[mine]
+    found = {"tpot_s": figures(each[~np.isnan(each)])}
+    del each                # a column at a time: they are as large as the run itself
+    first = (run.first - run.arrival)[mine]
+    found["ttft_s"] = figures(first.copy())
+    wait = (run.admitted - run.arrival)[mine] - request_time
+    wait[wait <= _ROUNDING] = 0.0
+    first -= wait
+    found["queue_s"] = figures(wait)
+    del wait
+    found["ttft_no_queue_s"] = figures(first)
+    del first
+    return {"ttft_s": found["ttft_s"], "ttft_no_queue_s": found["ttft_no_queue_s"],
+            "queue_s": found["queue_s"], "tpot_s": found["tpot_s"], "itl_s": itl,
             "e2e_s": figures((run.finish - run.arrival)[mine])}
 
 
@@ -150,12 +159,18 @@ def queue_growth(run: Run) -> tuple[float, int]:
     return float((queue[1] - queue[0]) / max(arrived[1] - arrived[0], 1)), int(queue[1])
 
 
+def has_rate(run: Run) -> bool:
+    """Whether the arrivals are enough, and apart, so that they have a rate; users always do."""
+    return run.concurrency is not None or (
+        len(run.arrival) >= FEWEST and run.requests.duration > 0.0)
+
+
 def keeps_up(run: Run, utilisation: float | None) -> bool:
     """Whether the queue has a steady state: arrivals below the largest rate, and it doesn't grow.
 
     A percentile of a queue that grows says only how long one has watched.
     """
-    if run.concurrency is not None:
+    if run.concurrency is not None or not has_rate(run):
         return True
     load = 0.0 if utilisation is None else utilisation
     growth, queue = queue_growth(run)
@@ -221,5 +236,5 @@ def load_over(run: Run, times: Array) -> tuple[Array, Array, Array]:
     return there(run.arrival, run.finish) - waiting, waiting, np.append(share, share[-1:])
 
 
-__all__ = ["SHARES", "Slo", "attainment", "busy_shares", "figures", "inside", "keeps_up",
+__all__ = ["SHARES", "Slo", "attainment", "busy_shares", "figures", "has_rate", "inside", "keeps_up",
            "latencies", "load_over", "occupancy", "overlap", "queue_growth", "rates", "served_span", "span", "tpot", "within"]

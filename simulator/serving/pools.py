@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.disaggregation import exposed_transfer
-from simulator.serving.batch import Log, whole_numbers
+from simulator.serving.batch import Log, python_numbers
 from simulator.serving.replica import Replica
 from simulator.serving.requests import Requests
 
@@ -61,10 +61,9 @@ def to_decode(first: list[Replica], decode: list[Replica], log: Log, ready: Arra
     token counts when its cache is at the decode instance.
     """
     n, outputs = len(ready), log.outputs
-    log.outputs = whole_numbers(np.ones(n, dtype=np.int64))
+    log.outputs = python_numbers(np.ones(n, dtype=np.int64))
     for i, r in enumerate(first):
-        mine = np.arange(i, n, len(first))
-        r.ready, r.ids = array("d", ready[mine].tobytes()), array("q", mine.tobytes())
+        r.ready, r.ids = python_numbers(ready[i::len(first)]), range(i, n, len(first))
         r.advance()
     log.outputs = outputs
     done = np.array(log.first)

@@ -12,6 +12,7 @@ from simulator.deployment import Deployment
 from simulator.errors import InputError
 from simulator.output import SCHEMA_VERSION, number
 from simulator.report import wrap
+from simulator.serving.run import FEWEST
 from simulator.serving.simulate import Served
 from simulator.units import format_number, format_time
 
@@ -62,12 +63,17 @@ def unfit_lines(reason: str) -> list[str]:
     return wrap(f"DOES NOT FIT: {reason}", "    ")
 
 
+def _requests(n: int) -> str:
+    return f"{n:,} request{'' if n == 1 else 's'}"
+
+
 def _head(s: Served) -> list[str]:
     d, p, r = s.deployment, s.policy, s.run.requests
     pools = (f"{len(s.run.prefill_replicas)} prefill and {s.replicas} decode instances of"
              if s.run.prefill_replicas else f"{s.replicas} replicas of" if s.replicas > 1 else "")
     where = f"{d.devices} x {d.hardware.title}" if d.devices > 1 else d.hardware.title
     users = (f"{s.run.concurrency:,} users" if s.run.concurrency is not None else
+             "one alone" if len(r) == 1 else "all at once" if r.duration == 0.0 else
              f"{format_number(s.offered_rate)} requests/s")
     lengths = (f"{np.mean(r.input):,.0f} tokens in, {np.mean(r.output):,.0f} out"
                f"{'' if np.ptp(r.input) == np.ptp(r.output) == 0 else ' on average'}")
@@ -75,7 +81,7 @@ def _head(s: Served) -> list[str]:
                   f"{p.scheduler} scheduler, {p.max_sequences:,} sequences and "
                   f"{p.batched_tokens:,} tokens a step, {s.memory.tokens:,} tokens of KV cache"
                   .replace("  ", " "), "    "),
-            f"{len(r):,} requests, {users}, {lengths}"]
+            f"{_requests(len(r))}, {users}, {lengths}"]
 
 
 def _verdict(s: Served, x: dict[str, Any]) -> list[str]:
@@ -84,6 +90,14 @@ def _verdict(s: Served, x: dict[str, Any]) -> list[str]:
         f"{format_number(x['largest_requests_per_s'])} requests/s")
     if s.run.concurrency is not None:
         return wrap(f"CLOSED LOOP  answers at {load}", "    ")
+    if not s.judged:
+        n = len(s.arrival)
+        what = ("all arrive at once, so that they have no rate" if n > 1
+                and s.run.requests.duration == 0.0 else
+                f"{_requests(n)} {'are' if n > 1 else 'is'} too few for a rate and a steady state "
+                f"(from {FEWEST} on)")
+        return wrap(f"NOT JUDGED  {what}: whether it keeps up is not said; the figures are of "
+                    "this run alone", "    ")
     if x["stable"]:
         lines = wrap(f"KEEPS UP  arrivals are {load}", "    ")
         if (x["utilisation"] or 0.0) > _NOT_IN_A_PLAN:
@@ -140,16 +154,19 @@ def served_lines(s: Served) -> list[str]:
               "Busy         " + ", ".join(f"{k.replace('_', ' ')} {v:.0%}" for k, v in busy.items()
                                           if v >= 0.005)]
     for words, count in {**x["rejected"], **x["dropped"]}.items():
-        lines += wrap(f"Left out     {count:,} requests: {words}", "    ")
-    cut = (f"The first and last {x['cut']:.0%} of the run are cut" if x["cut"] else
+        lines += wrap(f"Left out     {_requests(count)}: {words}", "    ")
+    closed = s.run.concurrency is not None
+    cut = (f"The first and last {x['cut']:.0%} of the run are cut"
+           + (", and what comes after the last request was sent" if closed else "")
+           if x["cut"] else
            "Nothing is cut: the run is short, so that it holds its start and its end")
-    lines += ["", *wrap(f"{cut}; {x['requests']:,} requests count. Expectations: every step takes "
+    lines += ["", *wrap(f"{cut}; {_requests(x['requests'])} counted. Expectations: every step takes "
                         "the time that estimate gives; the range is that of the same requests with "
                         "every step at its low and high end"
                         + ("" if len(s.arrival) <= len(s.low.arrival if s.low else ()) else
-                           f" (the first {len(s.low.arrival):,} of them)" if s.low else "")
+                           f" (its ratios those of the first {len(s.low.arrival):,})" if s.low else "")
                         + f". ITL in classes of {x['itl_resolution']:.0%}.", "    "),
-              f"{len(s.arrival):,} requests in {format_time(x['wall_s'])}"]
+              f"{_requests(len(s.arrival))} in {format_time(x['wall_s'])}"]
     return lines
 
 

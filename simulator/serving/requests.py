@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
+from simulator.specs.model import Model
 
 Times = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -113,3 +114,21 @@ def requests_of(arrival: Times, input: Counts, output: Counts, shared_prefix: in
     """Requests of made-up arrivals and lengths, without prefix blocks."""
     return Requests(np.asarray(arrival, dtype=np.float64), np.asarray(input, dtype=np.int64),
                     np.asarray(output, dtype=np.int64), shared_prefix=shared_prefix)
+
+
+def within_positions(requests: Requests, model: Model, where: str = "requests"
+                     ) -> tuple[Requests, dict[str, int]]:
+    """Requests no longer than a model's context, and how many are, by reason; refused if all are."""
+    total, most = requests.input + requests.output, int(np.max(model.positions))
+    beyond = total > most
+    if not beyond.any():
+        return requests, {}
+    words = f"beyond the {most:,} positions of {model.name}"
+    if beyond.all():
+        i = int(np.argmin(total))
+        raise InputError(f"{where}: none can be served; "
+                         + (f"{requests.input[i]:,} + {requests.output[i]:,} tokens are {words}"
+                            if np.ptp(total) == 0 else
+                            f"the shortest has {requests.input[i]:,} + {requests.output[i]:,} "
+                            f"tokens, {words}"))
+    return requests.take(np.flatnonzero(~beyond)), {words: int(beyond.sum())}

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.errors import InputError
-from simulator.serving.batch import Log, whole_numbers
+from simulator.serving.batch import Log, python_numbers
 from simulator.serving.policy import KvMemory, Policy
 from simulator.serving.pools import KvLink, to_decode
 from simulator.serving.prefix_cache import PrefixCache
@@ -126,9 +126,8 @@ def _spread_out(replicas: list[Replica], ready: Array, routing: str, of: Array) 
     n = len(replicas)
     if n == 1 or routing == "round-robin":
         for i, r in enumerate(replicas):
-            mine = np.arange(i, len(ready), n)
-            of[mine] = i
-            r.ready, r.ids = array("d", ready[mine].tobytes()), array("q", mine.tobytes())
+            of[i::n] = i
+            r.ready, r.ids = python_numbers(ready[i::n]), range(i, len(ready), n)
             r.advance()
         return
     pick = router(routing, replicas)
@@ -166,7 +165,7 @@ def serve(setup: Setup, requests: Requests, replicas: int = 1, routing: str = "r
     n = len(requests)
     if n == 0:
         raise InputError("requests: none is left to serve")
-    log = Log(whole_numbers(requests.input), whole_numbers(requests.output))
+    log = Log(python_numbers(requests.input), python_numbers(requests.output))
     of = np.zeros(n, dtype=np.uint16)
     interval = max(requests.duration / SAMPLES * 1.5, 1e-3) if concurrency is None else 0.05
     decode = _engines(setup, requests, log, replicas, interval, prefill is not None)

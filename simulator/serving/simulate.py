@@ -22,7 +22,7 @@ from simulator.serving import metrics
 from simulator.serving.metrics import Slo
 from simulator.serving.policy import KvMemory, Policy, kv_memory
 from simulator.serving.pools import KvLink
-from simulator.serving.requests import Requests
+from simulator.serving.requests import Requests, within_positions
 from simulator.serving.run import CUT, PrefillPool, Run, Setup, serve
 from simulator.serving.surface import ENDS, End, StepSurface
 from simulator.serving.tally import RESOLUTION
@@ -30,6 +30,10 @@ from simulator.serving.tally import RESOLUTION
 # Requests of the runs at the low and the high end of the step times, and of the run that finds the
 # largest rate: so many for each place in the batch.
 RANGE_REQUESTS, WAVES, LEAST_BACKLOG, MOST_BACKLOG = 5_000, 8, 400, 20_000
+# The fewest where lengths differ, neighbours that stay together for the prefixes that they share,
+# and how many of those there are at least where the trace has them.
+LEAST_MIXED, STRETCH, MOST_SHARING = 2_000, 200, 8_000
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class DoesNotFit(InputError):  # noqa: N818
@@ -121,8 +125,13 @@ class Served:
         return self.offered_rate / self.largest_rate
 
     @property
+    def judged(self) -> bool:
+        """Whether there are enough requests over a time to speak of a rate and a steady state."""
+        return metrics.has_rate(self.run)
+
+    @property
     def stable(self) -> bool:
-        """Whether it keeps up with the arrivals."""
+        """Whether it keeps up with the arrivals; of few requests nothing says that it doesn't."""
         return metrics.keeps_up(self.run, self.utilisation)
 
     def _set_ends(self, times: dict[str, Any]) -> None:
@@ -175,6 +184,7 @@ class Served:
             "largest_requests_per_s": self.largest_rate,
             "utilisation": self.utilisation,
             "stable": stable,
+            "judged": self.judged,
             "queue_growth": metrics.queue_growth(run)[0],
             "preemptions": sum(r.preemptions for r in (*run.replicas, *run.prefill_replicas)),
             "prefix_hit_rate": hits / prompts if prompts else 0.0,
@@ -191,30 +201,62 @@ class Served:
 def fitting(requests: Requests, d: Deployment, memory: KvMemory
             ) -> tuple[Requests, dict[str, int]]:
     """Requests that a replica can hold, and how many it can't, by reason."""
-    total = requests.input + requests.output
-    beyond = total > int(np.max(d.model.positions))
-    full = ~beyond & (-(-(total - 1) // memory.block) > memory.blocks)
-    reasons = {f"beyond the {int(np.max(d.model.positions)):,} positions of {d.model.name}": beyond,
-               f"beyond the {memory.tokens:,} tokens of the KV memory": full}
-    rejected = {words: int(which.sum()) for words, which in reasons.items() if which.any()}
-    if not rejected:
-        return requests, {}
-    kept = np.flatnonzero(~beyond & ~full)
-    if not len(kept):
-        raise InputError("requests: none can be served; all are "
-                         + " or ".join(rejected))
-    return requests.take(kept), rejected
+    requests, rejected = within_positions(requests, d.model)
+    full = -(-(requests.input + requests.output - 1) // memory.block) > memory.blocks
+    if not full.any():
+        return requests, rejected
+    words = f"beyond the {memory.tokens:,} tokens of the KV memory"
+    if full.all():
+        raise InputError(f"requests: none can be served; all are {words}")
+    return requests.take(np.flatnonzero(~full)), rejected | {words: int(full.sum())}
+
+
+def memory_for(requests: Requests, d: Deployment, policy: Policy) -> KvMemory:
+    """KV memory at the mean lengths of the requests that it can hold.
+
+    A few that no memory holds would draw the mean to where not even one request fits.
+    """
+    memory = kv_memory(d, policy, float(requests.input.mean()), float(requests.output.mean()))
+    if memory is not None:
+        return memory
+    least = int(np.argmin(requests.input + requests.output))
+    shortest = float(requests.input[least]), float(requests.output[least])
+    memory = kv_memory(d, policy, *shortest)
+    if memory is None:
+        raise DoesNotFit(f"{d.model.name} on {d.devices} x {d.hardware.name} leaves no memory for "
+                         f"a request of {shortest[0]:,.0f} + {shortest[1]:,.0f} tokens")
+    kept, _ = fitting(requests, d, memory)
+    found = kv_memory(d, policy, float(kept.input.mean()), float(kept.output.mean()))
+    return memory if found is None else found
 
 
 def backlog(requests: Requests, places: float) -> Requests:
-    """The same lengths as an endless queue: all at once, several waves of a full batch."""
-    n = int(min(max(WAVES * places, LEAST_BACKLOG), MOST_BACKLOG))
-    index = np.arange(n) % len(requests)
-    if n < len(requests) and requests.blocks is None:
-        index = np.linspace(0, len(requests) - 1, n).astype(np.int64)
-    if requests.blocks is not None:
-        index = index[:len(requests)]
-    return replace(requests, arrival=np.zeros(len(requests))).take(index)
+    """The same lengths as an endless queue: all at once, several waves of a full batch, mixed.
+
+    So that any part of it stands for the whole: requests of every length alike, in an order drawn
+    once; those with prefix blocks in stretches of neighbours, who share them, from everywhere.
+    """
+    total = requests.input + requests.output
+    least = LEAST_BACKLOG if np.ptp(total) == 0 else LEAST_MIXED
+    n, have = int(min(max(WAVES * places, least), MOST_BACKLOG)), len(requests)
+    rng, waiting = np.random.default_rng(0), replace(requests, arrival=np.zeros(have))
+    if requests.blocks is None:
+        index = np.argsort(total, kind="stable")[((np.arange(n) + 0.5) / n * have).astype(np.int64)]
+        return waiting.take(rng.permutation(index))
+    copies = -(-n // have)
+    if copies > 1:
+        # Copies share nothing with each other: the trace says nothing of later hits.
+        _, ids = np.unique(requests.blocks, return_inverse=True)
+        again = waiting.take(np.arange(copies * have) % have)
+        assert again.blocks is not None
+        return replace(again, blocks=np.tile(ids.astype(np.int64), copies)
+                       + np.repeat(np.arange(copies) * len(ids), len(ids)))
+    starts = np.linspace(0, have, max(have // STRETCH, 1) + 1).astype(np.int64)
+    count = min(-(-max(n, MOST_SHARING) // STRETCH), len(starts) - 1)
+    chosen = ((np.arange(count) + 0.5) / count * (len(starts) - 1)).astype(np.int64)
+    # Multiples of the golden ratio are spread evenly, as many as one takes.
+    order = chosen[np.argsort(np.arange(count) * GOLDEN % 1.0)]
+    return waiting.take(np.concatenate([np.arange(starts[i], starts[i + 1]) for i in order]))
 
 
 def largest_rate(setup: Setup, requests: Requests, replicas: int = 1,
@@ -245,11 +287,7 @@ def _one_replica(d: Deployment) -> tuple[Deployment, int]:
 
 
 def _setup(d: Deployment, policy: Policy, requests: Requests, end: End) -> Setup:
-    mean_in, mean_out = float(np.mean(requests.input)), float(np.mean(requests.output))
-    memory = kv_memory(d, policy, mean_in, mean_out)
-    if memory is None:
-        raise DoesNotFit(f"{d.model.name} on {d.devices} x {d.hardware.name} leaves no memory for "
-                         f"a request of {mean_in:,.0f} + {mean_out:,.0f} tokens")
+    memory = memory_for(requests, d, policy)
     swap = 0.0
     if policy.preemption == "swap":
         if d.hardware.host_bandwidth is None:
@@ -278,12 +316,15 @@ def simulate(deployment: Deployment, requests: Requests, policy: Policy | None =
     policy = Policy.of(d) if policy is None else policy
     replicas *= times
     slo = Slo() if slo is None else slo
+    requests, beyond = within_positions(requests, d.model)
     setup = _setup(d, policy, requests, end)
-    requests, rejected = fitting(requests, d, setup.memory)
+    requests, full = fitting(requests, d, setup.memory)
     prefill = None if pool is None else _prefill_pool(pool, d, requests, end)
     run = serve(setup, requests, replicas, routing, concurrency, prefill)
-    most = largest_rate(setup, requests, replicas, prefill)
-    served = Served(deployment, policy, setup.memory, run, slo, replicas, rejected, most,
+    # What this run served is served, whatever an endless queue of a sample of it says.
+    most = max(largest_rate(setup, requests, replicas, prefill),
+               metrics.rates(run, slo)["requests_per_s"] or 0.0)
+    served = Served(deployment, policy, setup.memory, run, slo, replicas, beyond | full, most,
                     setup.request_time, time.perf_counter() - began)
     if not ranges:
         return served
@@ -305,4 +346,4 @@ def _prefill_pool(pool: DecodePool, d: Deployment, requests: Requests, end: End)
 
 
 __all__ = ["DecodePool", "DoesNotFit", "Served", "Slo", "backlog", "fitting", "largest_rate",
-           "simulate"]
+           "memory_for", "simulate"]

@@ -14,9 +14,8 @@ import numpy as np
 
 from simulator.arrays import Array, several
 from simulator.efficiency import Efficiency, KernelConstants, forms_moe
-from simulator.efficiency.levels import link_level
 from simulator.layer_parts import Phase
-from simulator.network import Network, link_class
+from simulator.network import Network, StackedNetwork, level_of_link, network_of
 from simulator.operations import Chain, Operation, Picks
 from simulator.roofline import mean_of_max, mean_of_overlapped, overlapped
 from simulator.specs.hardware import Hardware
@@ -88,7 +87,7 @@ class Clock:
         self.bandwidth = hardware.memory_bandwidth
         self.units = efficiency.units
         self._peaks: dict[str, Array] = {"vector": hardware.vector_peak}
-        self._network: Network | None = None
+        self._network: Network | StackedNetwork | None = None
 
     def peak(self, compute: str) -> Array:
         """Dense peak [FLOP/s] of the unit that an operation uses."""
@@ -99,11 +98,11 @@ class Clock:
     def collective(self, o: Operation) -> OperationTime:
         """A collective: free at the ceiling, where it hides behind the arithmetic."""
         if self._network is None:
-            self._network = Network(self.hardware, self.efficiency.engine, self.node)
+            self._network = network_of(self.hardware, self.efficiency.engine, self.node)
         shown = 1.0 - self.efficiency.engine.overlap
         time = self._network.time(o.collective or "", o.wire, o.ranks, o.extent or o.ranks)
         if not self.efficiency.engine.ideal:
-            time = time * link_level(link_class(self.hardware))
+            time = time * level_of_link(self.hardware)
         time = time * o.count * shown
         zero = 0.0 * time
         return OperationTime(o, zero, zero, time, zero, zero, time, zero, zero, zero,

@@ -16,9 +16,11 @@ import numpy as np
 
 from simulator import collectives
 from simulator.arrays import Array
+from simulator.efficiency.levels import link_level
 from simulator.errors import InputError
 from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
+from simulator.specs.stack import Stack, stacked
 from simulator.specs.strict_yaml import load_yaml
 
 _CLASSES = {"nvlink2": "nvlink3", "nvlink3": "nvlink3", "nvlink4": "nvlink4", "nvlink5": "nvlink5",
@@ -137,3 +139,33 @@ class Network:
             inside = 0.0 if local == 1 else self._inside(operation, S - remote, local)
             return np.maximum(inside, alpha + remote / W)
         return collectives.BY_NAME[operation](S, float(max(nodes, 2)), alpha, W)
+
+
+class StackedNetwork:
+    """The links of several devices at once: each member's own, along the first of four axes."""
+
+    def __init__(self, hardware: Stack, engine: Engine, node: int | None = None) -> None:
+        self.each = [Network(member, engine, node) for member in hardware.members]
+
+    def time(self, operation: str, S: Array, ranks: int, extent: int) -> Array:
+        """Time [s] of a collective of S bytes between `ranks` of the `extent` devices they span."""
+        n = len(self.each)
+        bytes_ = np.broadcast_to(S, np.broadcast_shapes(np.shape(S), (n, 1, 1, 1)))
+        return np.concatenate([network.time(operation, bytes_[i:i + 1], ranks, extent)
+                               for i, network in enumerate(self.each)])
+
+
+def network_of(hardware: Hardware, engine: Engine, node: int | None = None
+               ) -> Network | StackedNetwork:
+    """The links of a device, or of several stacked into one."""
+    if isinstance(hardware, Stack):
+        return hardware.kept(("network", id(engine), node),
+                             lambda: StackedNetwork(hardware, engine, node))
+    return Network(hardware, engine, node)
+
+
+def level_of_link(hardware: Hardware) -> Array:
+    """Factor on the times of collectives over a device's link, of stacked ones each its own."""
+    if isinstance(hardware, Stack):
+        return stacked([link_level(link_class(member)) for member in hardware.members])
+    return link_level(link_class(hardware))

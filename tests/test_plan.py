@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from simulator.cli import run
 from simulator.errors import InputError
 from simulator.planning import Option, plan
 from simulator.planning.ask import Ask, check_targets, load_of, made_up, offers, parse_prices
-from simulator.planning.candidates import Candidate, Setting, candidates
+from simulator.planning.candidates import Candidate, Setting, candidates, profile
 from simulator.planning.carry import carry
 from simulator.planning.finalists import _turns, simulated
 from simulator.planning.limits import limits, widened
@@ -461,3 +462,28 @@ def test_the_chart_of_a_plan_is_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert run([*with_(hardware="h100,a100,l40s"), "--no-simulation", "-o", str(chart)]) == 0
     assert "BUY:" in capsys.readouterr().out
     assert chart.stat().st_size > 10_000
+
+
+def test_devices_worked_out_together_are_those_worked_out_alone() -> None:
+    """Stacked: splits over links as well, whose lines and levels are each device's own."""
+    ask = asked(10.0, hardware="h100,a100,mi300x,l40s,b200,a10", formats=("own", "fp8"), shared=256)
+    found = [c for c in candidates(ask) if c.profile is not None]
+    assert {c.parallelism.tp for c in found} >= {1, 2, 4, 8}
+    for c in found[::3]:
+        assert c.profile is not None
+        alone = profile(c.deployment, ask.load)
+        assert c.profile.room == alone.room
+        for name in ("steps", "prefill", "marginal"):
+            for a, b in zip(getattr(c.profile, name).all, getattr(alone, name).all, strict=True):
+                assert np.allclose(a, b, rtol=1e-12, atol=0.0)
+        for a, b in zip(c.profile.step_work, alone.step_work, strict=True):
+            assert np.allclose(a, b, rtol=1e-12, atol=0.0)
+
+
+def test_ten_chips_in_four_formats_take_well_under_two_seconds_of_cpu() -> None:
+    ask = asked(40.0, 0.5, 0.05, "h100,a100,mi300x,l40s,h200,b200,a10,l4,a40,rtx-4090",
+                formats=("own", "fp8", "int4-g128", "int8"))
+    began = time.process_time()
+    p = plan(ask, simulate=False)
+    assert time.process_time() - began < 2.0
+    assert len(p.options) == 400

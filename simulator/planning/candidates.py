@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 
 from simulator.allocation import block_of
+from simulator.arrays import Array
 from simulator.choosing import splits
 from simulator.deployment import Deployment, Workload
 from simulator.errors import InputError, nearest
@@ -25,7 +27,7 @@ from simulator.serving.policy import Policy
 from simulator.sharding import Parallelism
 from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
-from simulator.step import PassTime
+from simulator.specs.stack import UnstackableError, stack
 from simulator.systems import check_links, node_sizes
 from simulator.units import format_memory
 
@@ -151,35 +153,78 @@ def candidates(ask: Ask, executor: Executor | None = None) -> list[Candidate]:
                     found.append(Candidate(offer, text, Parallelism(), 1, refused=str(error)))
                     continue
                 asked.append((offer, text, base))
+    # Devices in the same format are one calculation; groups of them go side by side.
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, (_, text, base) in enumerate(asked):
+        groups.setdefault((base.engine.name, text), []).append(i)
     run = map if executor is None else executor.map
-    job = partial(_of_device, load=ask.load)
-    parts = run(job, [base for *_, base in asked], [offer.most for offer, *_ in asked])
-    for (offer, text, base), part in zip(asked, parts, strict=True):
+    job = partial(_of_devices, load=ask.load)
+    parts: dict[int, list[Found]] = {}
+    for group, found_by in zip(groups.values(), run(
+            job, [[asked[i][2] for i in group] for group in groups.values()],
+            [[asked[i][0].most for i in group] for group in groups.values()]), strict=True):
+        parts |= dict(zip(group, found_by, strict=True))
+    for i, (offer, text, base) in enumerate(asked):
         found += [Candidate(offer, text, p, nodes, base, profile, refused)
-                  for p, nodes, profile, refused in part]
+                  for p, nodes, profile, refused in parts[i]]
     return found
 
 
-def _of_device(base: Deployment, most: int | None, load: Load) -> list[Found]:
+Ready = dict[Parallelism, Profile]
+
+
+def _of_devices(bases: Sequence[Deployment], mosts: Sequence[int | None], load: Load
+                ) -> list[list[Found]]:
+    ready = _together(bases, mosts, load)
+    return [_of_device(base, most, load, done)
+            for base, most, done in zip(bases, mosts, ready, strict=True)]
+
+
+def _together(bases: Sequence[Deployment], mosts: Sequence[int | None], load: Load) -> list[Ready]:
+    """Profiles of the splits within a node, for all devices that may be stacked at once."""
+    ready: list[Ready] = [{} for _ in bases]
+    asked: dict[tuple[Parallelism, str | None, str, str | None],
+                list[tuple[int, Deployment]]] = {}
+    for i, (base, most) in enumerate(zip(bases, mosts, strict=True)):
+        if base.hardware.kernels or base.hardware.caches:
+            continue                        # measured devices have a clock of their own
+        for devices, nodes in _sizes(base.hardware, most):
+            for p in _splits(base, devices) if nodes == 1 else ():
+                with suppress(InputError):
+                    d = base.replace(parallelism=p, nodes=1)
+                    check_links(d)
+                    asked.setdefault((p, d.weights, d.activations, d.kv), []).append((i, d))
+    for (p, *_), group in asked.items():
+        # What can't be stacked is worked out alone, where it is asked for.
+        with suppress(InputError, UnstackableError), np.errstate(all="ignore"):
+            if len(group) > 1:
+                found = profiles([d for _, d in group], load)
+                for (i, _), x in zip(group, found, strict=True):
+                    ready[i][p] = x
+    return ready
+
+
+def _of_device(base: Deployment, most: int | None, load: Load, ready: Ready) -> list[Found]:
     found: list[Found] = []
     fits = False
     for devices, nodes in _sizes(base.hardware, most):
         if nodes > 1 and fits:
             break
         for p in _splits(base, devices):
-            profile, refused = _profiled(base, p, nodes, load, fits)
+            profile, refused = _profiled(base, p, nodes, load, fits,
+                                         ready.get(p) if nodes == 1 else None)
             fits |= profile is not None
             found.append((p, nodes, profile, refused))
     return found
 
 
-def _profiled(base: Deployment, p: Parallelism, nodes: int, load: Load,
-              likely: bool) -> tuple[Profile | None, str]:
+def _profiled(base: Deployment, p: Parallelism, nodes: int, load: Load, likely: bool,
+              ready: Profile | None) -> tuple[Profile | None, str]:
     """The profile of a split, or why there is none. `likely`: fewer devices hold the model."""
     try:
         d = base.replace(parallelism=p, nodes=nodes)
         check_links(d)
-        found = profile(d, load) if likely else None
+        found = ready or (profile(d, load) if likely else None)
         if found is None or found.room < load.longest / load.context:
             m = memory(d, 1.0, max(load.longest - load.outputs[-1], 1.0), load.outputs[-1])
             if not m.fits:
@@ -197,7 +242,16 @@ def cached_tokens(d: Deployment, load: Load) -> float:
 
 
 def profile(d: Deployment, load: Load) -> Profile:
-    """The times of one replica, from one estimate over batches and prompt lengths."""
+    """The times of one replica."""
+    return profiles([d], load)[0]
+
+
+def profiles(each: Sequence[Deployment], load: Load) -> list[Profile]:
+    """The times of a replica of each device, from one estimate over devices, batches and prompt
+    lengths; the deployments differ in the device alone.
+    """
+    first, n = each[0], len(each)
+    d = first if n == 1 else first.replace(hardware=stack([x.hardware for x in each]))
     dp, pp, cached = d.parallelism.dp, d.parallelism.pp, cached_tokens(d, load)
     k, g = len(load.prompts), len(BATCHES)
     context = load.context if d.engine.admits == "current" else load.mean_prompt + load.mean_output
@@ -207,30 +261,42 @@ def profile(d: Deployment, load: Load) -> Profile:
     hit = np.zeros(len(lengths))
     if cached:
         hit[g:-1] = np.minimum(cached / lengths[g:-1], 1.0)
-    asked = d.replace(prefix_hit=hit) if cached else d
-    e = estimate(asked, Workload(batch, lengths, 2.0), price=0.0, operations=True)
-    # In a pipeline the steps of others wait for the slowest stage alone, not for the whole prompt.
-    share = 1.0 / (dp * pp)
-    marginal = Figure(*(np.maximum(v[g + k:-1] - v[-1], 0.05 * v[g:g + k]) * share
-                        for v in e.ttft.all))
+    # Stacked devices lie along the first of four axes.
+    shape = (-1,) if n == 1 else (1, -1, 1, 1)
+    asked = d.replace(prefix_hit=hit.reshape(shape)) if cached else d
+    e = estimate(asked, Workload(batch.reshape(shape), lengths.reshape(shape), 2.0), price=0.0,
+                 operations=True)
+
+    def rows(value: Array) -> Floats:
+        """[device, row]."""
+        whole = (len(lengths),) if n == 1 else (n, len(lengths), 1, 1)
+        found: Floats = np.broadcast_to(np.asarray(value, dtype=np.float64), whole)
+        return found.reshape(n, -1)
+
     room = e.memory.max_batch
     if cached or d.engine.admits != "current":
         room = memory(d, 1.0, max(context - cached - 1.0, 1.0), 2.0).max_batch
-    return Profile(
-        steps=Figure(*(v[:g] for v in e.tpot.all)),
-        prefill=Figure(*(v[g:g + k] for v in e.ttft.all)),
-        marginal=marginal,
-        room=float(np.ravel(room)[0]),
-        step_work=_work(e.decode.detail, len(lengths), slice(0, g)),
-        prompt_work=_work(e.prefill.detail, len(lengths), slice(g, g + k)),
-    )
+    step, ttft = ([rows(v) for v in figure.all] for figure in (e.tpot, e.ttft))
+    work = [[rows(getattr(phase.detail, name)) for name in ("bytes", "flops", "wire")]
+            for phase in (e.decode, e.prefill)]
+    # In a pipeline the steps of others wait for the slowest stage alone, not for the whole prompt.
+    share = 1.0 / (dp * pp)
+    marginal = [np.maximum(v[:, g + k:-1] - v[:, -1:], 0.05 * v[:, g:g + k]) * share for v in ttft]
+    rooms = rows(room)
+    return [Profile(
+        steps=Figure(*(v[i, :g] for v in step)),
+        prefill=Figure(*(v[i, g:g + k] for v in ttft)),
+        marginal=Figure(*(v[i] for v in marginal)),
+        room=float(rooms[i, 0]),
+        step_work=_of_row(work[0], i, slice(0, g)),
+        prompt_work=_of_row(work[1], i, slice(g, g + k)),
+    ) for i in range(n)]
 
 
-def _work(detail: PassTime, rows: int, part: slice) -> tuple[Floats, Floats, Floats]:
+def _of_row(work: Sequence[Floats], i: int, part: slice) -> tuple[Floats, Floats, Floats]:
     """(bytes, FLOPs, wire bytes) of a pass on one device, for some rows."""
-    values = [np.broadcast_to(np.asarray(getattr(detail, f), dtype=np.float64), rows)[part]
-              for f in ("bytes", "flops", "wire")]
-    return values[0].copy(), values[1].copy(), values[2].copy()
+    moved, flops, wire = (v[i, part].copy() for v in work)
+    return moved, flops, wire
 
 
 @dataclass(frozen=True)

@@ -127,3 +127,21 @@ def test_the_command_plans_for_the_peak_and_draws_the_day(
     assert chart.stat().st_size > 10_000
     assert run(args) == 0
     assert "replica-hours a day" in capsys.readouterr().out
+
+
+def test_the_table_of_a_day_sums_to_its_own_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["plan", "llama-3.1-8b", "--hardware", "h100", "--rate", "30", "--day", "peak:2.2",
+            "--ttft-p99", "1s", "--tpot-p99", "50ms", "--no-simulation"]
+    assert run([*args, "--json"]) == 0
+    day = json.loads(capsys.readouterr().out)["day"]
+    assert run(args) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.split()[:1] == ["hour"]) + 1
+    rows = np.array([[float(x) for x in line.split()] for line in lines[start:start + 24]])
+    assert rows[:, 0].tolist() == list(range(24))
+    assert rows[:, 3].sum() == pytest.approx(day["lower_bound"]["replica_hours"], abs=0.12)
+    assert rows[:, 4].sum() == pytest.approx(day["scheduled"]["replica_hours"], abs=0.12)
+    each = day["rate_per_replica_per_s"]
+    assert np.all(rows[:, 1] <= rows[:, 2])
+    # An hour whose largest rate one replica carries needs one, and no other needs only one.
+    assert np.array_equal(rows[:, 3] == 1.0, rows[:, 2] <= each * (1.0 + 1e-3))

@@ -24,7 +24,7 @@ from simulator.planning.candidates import Candidate, Setting, candidates, profil
 from simulator.planning.carry import carry
 from simulator.planning.finalists import _turns, simulated
 from simulator.planning.limits import limits, widened
-from simulator.planning.report import nearest_option
+from simulator.planning.report import above, nearest_option
 from simulator.planning.search import front, sized, sized_at
 from simulator.serving.arrivals import Arrivals
 from simulator.serving.lengths import parse_lengths
@@ -361,8 +361,17 @@ def with_(**flags: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("args", "words"), [
-    (with_(rate="-3"), "--rate: '-3'"), (with_(rate="0"), "--rate"), (with_(rate="x"), "--rate"),
-    (with_(rate="nan"), "--rate"),
+    (with_(rate="-3"), "--rate: -3 requests/s is not above 0"),
+    (with_(rate="0"), "--rate"), (with_(rate="x"), "--rate"),
+    (with_(rate="nan"), "--rate: nan requests/s is not above 0 and finite"),
+    (with_(rate="inf"), "--rate: inf requests/s is not above 0 and finite"),
+    (with_(start_up="10min"), "--start-up: '10min' is a part of --day"),
+    (with_(think="30s"), "--think: '30s' is a part of --carry"),
+    (with_(scale="2"), "no --trace"),
+    ([*with_(max_cost="3"), "--carry"], "--max-cost: --carry"),
+    (with_(input="1024", shared_prefix="5000"), "5,000 tokens are longer than every prompt"),
+    (with_(engine="trtllm"), "did you mean 'tensorrt-llm'"),
+    (with_(engine="llamacpp"), "did you mean 'llama.cpp'"),
     (with_(ttft_p99="-1s"), "--ttft-p99: '-1s' is not above 0"),
     (with_(ttft_p99="500"), "has no unit"), (with_(tpot_p99="0ms"), "--tpot-p99"),
     (with_(hardware="h100,a1000"), "did you mean"), (with_(hardware="h100,,a100"), "empty entry"),
@@ -371,7 +380,7 @@ def with_(**flags: str) -> list[str]:
     (with_(price="a100=3"), "none of the devices asked for"), (with_(price="h100"), "NAME=USD"),
     (with_(formats="fp9"), "did you mean"), (with_(formats="a/b/c/d"), "--formats|format"),
     (with_(engine="vlm"), "did you mean 'vllm'"), (with_(engine="transformers"), "continuous"),
-    (with_(input="1m"), "longer than the 131,072 positions of llama-3.1-8b"),
+    (with_(input="1m"), "--input 1m --output 256: none can be served"),
     (with_(input="0"), "--input"), (with_(output="uniform:9:1"), "runs backwards"),
     (with_(arrivals="poison"), "did you mean 'poisson'"), (with_(max_cost="-2"), "--max-cost"),
     (with_(max_utilisation="1"), "no steady state"), (with_(window="0:5"), "no --trace"),
@@ -487,3 +496,27 @@ def test_ten_chips_in_four_formats_take_well_under_two_seconds_of_cpu() -> None:
     p = plan(ask, simulate=False)
     assert time.process_time() - began < 2.0
     assert len(p.options) == 400
+
+
+def test_a_row_beyond_the_context_is_left_out_and_said(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "million.csv"
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,1000000,10\n1,396,10\n"
+                    "2,404,10\n")
+    args = ["plan", "llama-3.1-8b", "--trace", str(path), "--hardware", "h100", "--ttft-p99", "1s",
+            "--no-simulation", "--json"]
+    assert run(args) == 0
+    out, err = capsys.readouterr()
+    load = json.loads(out)["workload"]
+    assert load["input_mean"] == pytest.approx(400.0)
+    assert load["dropped"] == {"beyond the 131,072 positions of llama-3.1-8b": 1}
+    assert f"--trace {path}: 1 of 3 requests left out: beyond the 131,072 positions" in err
+
+
+def test_a_tiny_rate_is_said_as_times(capsys: pytest.CaptureFixture[str]) -> None:
+    assert above(1.12) == "12% above the rate asked for"
+    assert above(2e7) == "20,000,000 times the rate asked for"
+    assert run([*with_(rate="1e-6"), "--no-simulation"]) == 0
+    out = capsys.readouterr().out
+    assert "times the rate asked for" in out
+    assert not re.search(r"\d{5,}%", out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,12 +55,12 @@ if TYPE_CHECKING:
               "simulated.")
 @click.option("--carry", "carries", is_flag=True, help="The inverse: the rate and the users that "
               "the devices of --hardware carry.")
-@click.option("--think", metavar="TIME", default="0s", show_default=True,
-              help="Time between answer and next request of a user, for --carry.")
+@click.option("--think", metavar="TIME", help="Time between answer and next request of a user, "
+              "for --carry [default: 0s].")
 @click.option("--day", "day_text", metavar="SHAPE|FILE", help="Traffic over a day: peak:2.5, 24 "
               "numbers with commas, a file of them, or a trace. Plans for the peak.")
-@click.option("--start-up", metavar="TIME", default="5min", show_default=True,
-              help="Time until a new replica serves, for --day.")
+@click.option("--start-up", metavar="TIME", help="Time until a new replica serves, for --day "
+              "[default: 5min].")
 @click.option("--workers", metavar="N", help="Processes of the search [default: one a core where "
               "they pay].")
 @click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout.")
@@ -77,6 +78,7 @@ def command(as_json: bool, output_file: str | None, theme: str, **options: Any) 
 
         check_path(output_file)
         theme_of(theme)
+    _check_flags(options)
     if options["carries"]:
         if output_file is not None or options["day_text"] is not None:
             raise InputError("--carry: has no chart and no day; leave out -o and --day")
@@ -88,11 +90,26 @@ def command(as_json: bool, output_file: str | None, theme: str, **options: Any) 
     with _executor(options["workers"], ask) as executor:
         p = plan(ask, not options["no_simulation"], executor, _progress)
     write_warnings(list(p.warnings))
-    day = _day(p, hourly, options["start_up"])
+    day = _day(p, hourly, options["start_up"] or "5min")
     _write(p, day, as_json)
     if output_file is not None and p.best is not None:
         _draw(p, day, output_file, theme)
     return 0 if p.best is not None else 1
+
+
+def _check_flags(options: dict[str, Any]) -> None:
+    """Refuse flags that would change nothing beside, or without, others."""
+    for flag, name, other in (("--start-up", "start_up", "day_text"),
+                              ("--think", "think", "carries")):
+        if options[name] is not None and not options[other]:
+            needed = {"day_text": "--day", "carries": "--carry"}[other]
+            raise InputError(f"{flag}: '{options[name]}' is a part of {needed}, which isn't there; "
+                             "leave it out")
+    if options["carries"] and options["max_cost"] is not None:
+        raise InputError("--max-cost: --carry asks what machines carry, not what to buy; leave it "
+                         "out")
+    if options["trace"] is None and options["scale"] != "1":
+        raise InputError("--scale: there is no --trace that it could scale")
 
 
 def _progress(text: str) -> None:
@@ -148,7 +165,7 @@ def _carry(options: dict[str, Any], as_json: bool) -> int:
     if options["hardware"] is None:
         raise InputError("--carry: name the machine, as in --hardware 4xh100")
     began = time.perf_counter()
-    ask, think = _ask(options, 1.0), parse_duration(options["think"], "--think")
+    ask, think = _ask(options, 1.0), parse_duration(options["think"] or "0s", "--think")
     with _executor(options["workers"], ask) as executor:
         found = carry(ask, think, executor)
     write_warnings(list(ask.notes))
@@ -182,7 +199,13 @@ def _day(p: Plan, hourly: Any, start_up: str) -> Day | None:
 def _rate(text: str | None) -> float | None:
     from simulator.serving.arrivals import check_rate
 
-    return None if text is None else check_rate(real(text, "--rate", 0.0, 1e9), "--rate")
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"--rate: '{text}' is not a number") from None
+    return check_rate(value, "--rate")
 
 
 def _time(text: str | None, flag: str) -> float | None:
@@ -229,7 +252,10 @@ def _ask(options: dict[str, Any], rate: float | None) -> Ask:
         rate = _rate(options["rate"])
     requests = _requests(options, rate)
     traced = options["trace"] is not None
-    requests, notes = asked.within_positions(requests, model)
+    where = (f"--trace {options['trace']}" if traced else
+             f"--input {options['input_'] or '1024'} --output {options['output'] or '256'}")
+    requests, notes = asked.within_positions(requests, model, where)
+    asked.check_prefix(requests, where)
     devices = asked.offers(options["hardware"], asked.parse_prices(options["prices"]),
                            options["announced"])
     found = asked.rate_of(requests, rate)
@@ -240,6 +266,7 @@ def _ask(options: dict[str, Any], rate: float | None) -> Ask:
 
 def _requests(options: dict[str, Any], rate: float | None) -> Requests:
     """Requests of the trace, or made up from the flags."""
+    shared = int(real(options["shared_prefix"], "--shared-prefix", 0.0, 1e8))
     if options["trace"] is None:
         from simulator.planning.ask import drawn_lengths, made_up
         from simulator.serving.arrivals import parse_arrivals
@@ -252,9 +279,8 @@ def _requests(options: dict[str, Any], rate: float | None) -> Requests:
             raise InputError("--rate: say how many requests arrive a second, or give a --trace")
         prompt = parse_lengths(options["input_"] or "1024", "--input")
         output = parse_lengths(options["output"] or "256", "--output")
-        shared = real(options["shared_prefix"], "--shared-prefix", 0.0, 1e8)
         return made_up(prompt, output, rate, parse_arrivals(options["arrivals"]),
-                       drawn_lengths(prompt, output), shared_prefix=int(shared))
+                       drawn_lengths(prompt, output), shared_prefix=shared)
     from simulator.serving.traces import load_trace, parse_window
 
     for flag, name in (("--input", "input_"), ("--output", "output")):
@@ -262,8 +288,9 @@ def _requests(options: dict[str, Any], rate: float | None) -> Requests:
             raise InputError(f"{flag}: the trace has its own lengths; leave out one of them")
     window = None if options["window"] is None else parse_window(options["window"])
     limit = None if options["limit"] is None else whole(options["limit"], "--limit")
-    return load_trace(options["trace"], real(options["scale"], "--scale", 0.0, 1e9), window, limit,
-                      rate)
+    found = load_trace(options["trace"], real(options["scale"], "--scale", 0.0, 1e9), window, limit,
+                       rate)
+    return replace(found, shared_prefix=shared)
 
 
 @contextmanager

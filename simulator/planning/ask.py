@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from simulator.planning.load import Load, burstiness_of
 from simulator.serving.arrivals import Arrivals, check_rate
 from simulator.serving.lengths import Lengths
 from simulator.serving.requests import Counts, Requests, requests_of
+from simulator.serving.requests import within_positions as served_within
 from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import Model
@@ -66,20 +67,27 @@ def made_up(prompt: Lengths, output: Lengths, rate: float, arrivals: Arrivals, n
                        shared_prefix)
 
 
-def within_positions(r: Requests, model: Model) -> tuple[Requests, tuple[str, ...]]:
-    """Without the requests that are longer than the model's context; refused where many are."""
-    most = float(np.max(model.positions))
-    too_long = (r.input + r.output) > most
-    count = int(too_long.sum())
-    if not count:
+def within_positions(r: Requests, model: Model, where: str = "requests"
+                     ) -> tuple[Requests, tuple[str, ...]]:
+    """Without the requests that are longer than the model's context, counted and said; refused
+    where all are.
+    """
+    kept, beyond = served_within(r, model, where)
+    if not beyond:
         return r, ()
-    worst = int((r.input + r.output).max())
-    text = (f"{count:,} of {len(r):,} requests are longer than the {most:,.0f} positions of "
-            f"{model.name} (the longest has {worst:,} tokens)")
-    if count > 0.01 * len(r):
-        raise InputError(f"{text}: shorten --input or --output, or take a model with a longer "
-                         "context")
-    return r.take(np.flatnonzero(~too_long)), (f"{text}: left out",)
+    notes = tuple(f"{where}: {n:,} of {len(r):,} requests left out: {reason}"
+                  for reason, n in beyond.items())
+    return replace(kept, dropped={**r.dropped, **beyond}), notes
+
+
+def check_prefix(r: Requests, where: str) -> None:
+    """Refuse a shared prefix that is longer than every prompt, or beside prefixes of a trace."""
+    longest = int(r.input.max())
+    if r.shared_prefix > longest:
+        raise InputError(f"--shared-prefix: {r.shared_prefix:,} tokens are longer than every "
+                         f"prompt; the longest of {where} has {longest:,}")
+    if r.shared_prefix and r.blocks is not None:
+        raise InputError("--shared-prefix: the trace has prefix blocks of its own; leave it out")
 
 
 def load_of(r: Requests, traced: bool, arrivals: Arrivals) -> Load:
@@ -176,6 +184,6 @@ def drawn_lengths(prompt: Lengths, output: Lengths) -> int:
     return 1 if prompt.is_fixed and output.is_fixed else SAMPLE
 
 
-__all__ = ["SAMPLE", "UNSPECIFIED", "UTILISATION", "Ask", "Counts", "Offer", "check_targets",
-           "drawn_lengths", "hit_share", "load_of", "made_up", "offers", "parse_prices",
+__all__ = ["SAMPLE", "UNSPECIFIED", "UTILISATION", "Ask", "Counts", "Offer", "check_prefix",
+           "check_targets", "drawn_lengths", "hit_share", "load_of", "made_up", "offers", "parse_prices",
            "rate_of", "within_positions"]

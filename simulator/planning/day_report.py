@@ -12,18 +12,23 @@ from simulator.report import wrap
 from simulator.units import format_number, format_time
 
 
-def _hourly(values: Any) -> list[int]:
-    """Largest of each hour."""
-    return [int(v) for v in values.reshape(24, STEPS // 24).max(axis=1)]
+def _by_hour(values: Any) -> Any:
+    """The five-minute steps of each hour, [24, 12]."""
+    return values.reshape(24, STEPS // 24)
 
 
 def day_lines(d: Day, o: Option) -> list[str]:
     """A table by the hour, replica-hours, and what a scaler without a forecast would do."""
     lines = [f"  Over the day: peak over mean {d.peak_to_mean:.2f}; one replica carries "
              f"{format_number(d.each)} requests/s within the targets, by what the plan found",
-             f"    {'hour':>4}{'requests/s':>12}{'needed':>8}{'running':>9}"]
-    for hour, (need, run) in enumerate(zip(_hourly(d.need), _hourly(d.scheduled), strict=True)):
-        lines.append(f"    {hour:>4}{format_number(float(d.hourly[hour])):>12}{need:>8}{run:>9}")
+             *wrap("    Worked out every five minutes: needed and running are replica-hours of the "
+                   "hour, which sum to those of the day; the rate is the mean and the largest of "
+                   "the hour", "    "),
+             f"    {'hour':>4}{'requests/s':>12}{'largest':>9}{'needed':>8}{'running':>9}"]
+    for hour, (rate, need, run) in enumerate(zip(*map(
+            _by_hour, (d.rates, d.need, d.scheduled)), strict=True)):
+        lines.append(f"    {hour:>4}{format_number(float(rate.mean())):>12}"
+                     f"{format_number(float(rate.max())):>9}{need.mean():>8.2f}{run.mean():>9.2f}")
     price = o.usd_per_hour / o.replicas
     for label, replicas in (("as many as the peak needs, all day", d.fixed),
                             ("needed, a lower bound", d.need),

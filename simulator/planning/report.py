@@ -59,6 +59,12 @@ def _bracket(low: float, high: float, form: Any) -> str:
     return f"[{form(low)} to {form(high) if math.isfinite(high) else 'unstable'}]"
 
 
+def above(ratio: float) -> str:
+    """`12% above the rate asked for`, or from ten times on how many times it."""
+    return (f"{ratio - 1.0:.0%} above the rate asked for" if ratio < 10.0 else
+            f"{format_number(ratio)} times the rate asked for")
+
+
 def scaled(s: Spread, value: float) -> tuple[float, float]:
     """Ends of a range around a simulated value, as far from it as those of the formulas."""
     if not (math.isfinite(s.expected) and s.expected > 0.0):
@@ -114,8 +120,7 @@ def _best_lines(p: Plan, o: Option) -> list[str]:
                          + (f", target {format_time(aim)}" if aim is not None else "")
                          + f", {how}"))
     lines.append(row("largest rate", f"{format_number(p.max_rate)}/s", _bracket(
-        top[1], top[0], format_number) + f", {p.max_rate / o.rate - 1.0:.0%} above the rate asked "
-        f"for, {how}"))
+        top[1], top[0], format_number) + f", {above(p.max_rate / o.rate)}, {how}"))
     lines.append(row("utilisation", f"{o.utilisation:.0%}", _bracket(
         *use, lambda v: f"{v:.0%}") + f" of the {format_number(o.saturation)}/s at "
         "which the queue has no end"))
@@ -139,9 +144,16 @@ def _best_lines(p: Plan, o: Option) -> list[str]:
     return [*lines, *wrap(f"    [ ] {BASIS}.", "    "), ""]
 
 
+def times(ratio: float) -> str:
+    """`1.53x`, short for large ones."""
+    if ratio >= 1e5:
+        return f"{ratio:.0e}x"
+    return f"{ratio:.2f}x" if ratio < 100.0 else f"{ratio:.0f}x"
+
+
 def _limit_lines(limits: tuple[Limit, ...], rate: float) -> list[str]:
     lines = ["  What breaks first as the rate grows:"]
-    return lines + [f"    {format_number(x.rate):>9}/s  {x.rate / rate:>5.2f}x  {x.name}: "
+    return lines + [f"    {format_number(x.rate):>9}/s  {times(x.rate / rate):>6}  {x.name}: "
                     f"{x.meaning} ({x.basis})" for x in limits]
 
 

@@ -6,6 +6,7 @@ An engine file may inherit from another and then states only what differs.
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -154,13 +155,19 @@ def engine_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
+# What people call engines, without signs; by its letters another name may be nearer.
+_SHORT = {"trtllm": "tensorrt-llm", "trt": "tensorrt-llm", "tensorrt": "tensorrt-llm",
+          "tensorrtllm": "tensorrt-llm", "llamacpp": "llama.cpp", "hf": "transformers"}
+
+
 def load_engine(name: str) -> Engine:
     """Engine by name or YAML path."""
     path = _FOLDER / f"{name.strip().lower()}.yaml"
     if not os.path.isfile(path):
         path = Path(name)
         if path.suffix.lower() not in (".yaml", ".yml"):
-            raise InputError(f"unknown engine '{name}'{nearest(name, engine_names())}")
+            meant = _SHORT.get(re.sub(r"[^a-z]", "", name.lower()), name)
+            raise InputError(f"unknown engine '{name}'{nearest(meant, engine_names())}")
         if not os.path.isfile(path):
             raise InputError(f"engine '{name}': no such file")
     return _read_engine(path, ())

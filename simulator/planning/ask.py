@@ -185,5 +185,5 @@ def drawn_lengths(prompt: Lengths, output: Lengths) -> int:
 
 
 __all__ = ["SAMPLE", "UNSPECIFIED", "UTILISATION", "Ask", "Counts", "Offer", "check_prefix",
-           "check_targets", "drawn_lengths", "hit_share", "load_of", "made_up", "offers", "parse_prices",
-           "rate_of", "within_positions"]
+           "check_targets", "drawn_lengths", "hit_share", "load_of", "made_up", "offers",
+           "parse_prices", "rate_of", "within_positions"]

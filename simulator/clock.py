@@ -79,6 +79,9 @@ class Clock:
     `seen` picks what of the operations it times: by default all of them.
     """
 
+    # Whether times depend on more than an operation and its counts: each row then has its own.
+    per_row = False
+
     def __init__(self, hardware: Hardware, efficiency: Efficiency, phase: Phase,
                  node: int | None = None) -> None:
         self.hardware, self.efficiency, self.phase = hardware, efficiency, phase

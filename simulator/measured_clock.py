@@ -4,6 +4,8 @@ A kernel takes its floor, and its arithmetic at the rate that was measured for s
 its data in a cache (r), or in memory (r'), by the share x of its bytes that the caches don't hold.
 
     t = t0(m) + F (1 + s/k) ((1 - x) / r(m) + x / r'(m))
+
+Of that F (1 + s/k) / max(r) is arithmetic; what few rows take beyond it is for reading the weights.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from simulator.arrays import Array
 from simulator.caches import missed_bytes, tiered_time
 from simulator.clock import Clock, OperationTime
 from simulator.efficiency import Efficiency
+from simulator.formats import number_format
 from simulator.layer_parts import Phase
 from simulator.operations import Operation
 from simulator.roofline import overlapped
@@ -53,6 +56,7 @@ class MeasuredClock(Clock):
                  node: int | None, format: str, working: Array) -> None:
         super().__init__(hardware, efficiency, phase, node)
         self.format, self.working = format, working
+        self.per_row = np.ndim(working) > 0
         self._tables = {(k.kernel, k.format, k.operation): k for k in hardware.kernels}
 
     def table(self, o: Operation) -> KernelTable | None:
@@ -122,8 +126,23 @@ class MeasuredClock(Clock):
         hot, cold = (F * time_per_row(rows, k.rows, r) for r in (k.rates, k.cold_rates))
         held = o.weights + o.kv
         x = missed_bytes(held, self.working, self.hardware.caches) / np.maximum(held, 1.0)
-        memory = x * np.maximum(cold - hot, 0.0)
-        return (hot + np.maximum(np.maximum(c, m) - hot - memory, 0.0), memory + moved, floor)
+        best = F / max(k.rates)
+        streamed = np.maximum(hot + x * np.maximum(cold - hot, 0.0) - best, 0.0)
+        memory = streamed * self._narrower(o, rows, k.format)
+        return (best + np.maximum(np.maximum(c, m) - best - memory, 0.0), memory + moved, floor)
+
+    @staticmethod
+    def _narrower(o: Operation, rows: Array, timed: str) -> Array:
+        """Bytes of a weight over those of the format that was timed, at most 1.
+
+        What few rows take beyond the arithmetic at its best rate is for bytes, so that it shrinks
+        with them; nobody timed what expanding them costs.
+        """
+        if o.kernel not in ("gemm", "moe") or (o.inner is None and o.picks is None):
+            return 1.0
+        values = o.flops / (2.0 * rows) if o.picks is None else (
+            o.flops / (2.0 * o.picks.rows) * o.picks.active)
+        return np.minimum(o.weights / np.maximum(values, 1.0) / number_format(timed).bytes, 1.0)
 
     def _routing(self, o: Operation, products: KernelTable) -> tuple[Array, Array]:
         """(floor, traffic) [s] of sorting rows by expert, visiting each, and putting them back."""

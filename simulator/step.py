@@ -270,7 +270,7 @@ def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Arr
     """
     def times_of(clock: Clock) -> list[OperationTime]:
         per_row = any(map(np.ndim, (d.busy_replicas, d.expert_skew)))
-        if listed or per_row or np.ndim(batch) != 1 or d.parallelism.pp > 1:
+        if listed or per_row or clock.per_row or np.ndim(batch) != 1 or d.parallelism.pp > 1:
             start = Segment(batch, new, first, "decode")
             times = [clock.point(o) for o in clock.seen(
                 static_operations(d, [start], batch * new))]

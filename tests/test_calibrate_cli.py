@@ -112,7 +112,7 @@ def test_too_few_rows_is_a_no(files: list[Path], tmp_path: Path,
     code, out, err = told(capsys, *files[:2], *FLAGS, "-o", path)
     assert (code, err) == (1, "")
     assert not path.exists()
-    assert out.startswith("REFUSED: 5 rows of 2 runs can be used, at least 6 rows of 2 runs")
+    assert out.startswith("REFUSED: 5 rows of 2 runs can be used, at least 6 rows of 4 runs")
     code, out, _ = told(capsys, *files[:2], *FLAGS, "--json")
     assert code == 1
     assert json.loads(out)["yaml"] is None

@@ -21,6 +21,7 @@ from simulator.executor.counts import (  # noqa: E402
     work,
 )
 from simulator.executor.measure import DTYPES, Runner, measure_phases  # noqa: E402
+from simulator.executor.shape import Shape  # noqa: E402
 from simulator.executor.shapes import model_of, shape_name, shape_of  # noqa: E402
 from simulator.executor.timing import (  # noqa: E402
     Stopwatch,
@@ -34,7 +35,6 @@ from simulator.executor.timing import (  # noqa: E402
 from simulator.executor.transformer import (  # noqa: E402
     CoreAttention,
     Experts,
-    Shape,
     Transformer,
     linear,
 )

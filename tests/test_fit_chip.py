@@ -124,7 +124,7 @@ def test_the_split_doesn_t_depend_on_the_order_of_rows(exact: ChipFit) -> None:
 
 def test_too_few_rows() -> None:
     fit = fit_chip(measured(decodes(["llama-3.1-8b"], (1.0, 8.0, 16.0))))
-    assert fit.refused.startswith("3 rows of 3 runs can be used, at least 6 rows of 2 runs")
+    assert fit.refused.startswith("3 rows of 3 runs can be used, at least 6 rows of 4 runs")
     assert fit_lines(fit)[0].startswith("REFUSED: 3 rows")
     assert not fit.constants
     same = measured([row("tpot_ms"), *[row("decode_tok_s_per_user") for _ in range(6)]])

@@ -89,11 +89,35 @@ def test_the_file_is_read_back_by_validate(capsys: Any, tmp_path: Path) -> None:
 
 
 def test_a_cut_model_is_not_taken_for_the_whole_one() -> None:
-    with pytest.raises(UnknownError, match="layers=2"):
-        model_of("llama-3.2-1b layers=2")
-    with pytest.raises(UnknownError, match="scale"):
-        model_of("llama-3.2-1b scale=0.5")
-    assert model_of("llama-3.2-1b")[0].name == "llama-3.2-1b"
+    assert model_of("llama-3.2-1b layers=2")[0].layer_count == 2
+    assert model_of("llama-3.2-1b layers=2 scale=0.5")[0].hidden == 1024
+    assert model_of("llama-3.2-1b")[0].layer_count == 16
+    for wrong in ("llama-3.2-1x layers=2", "llama-3.2-1b layers=0", "deepseek-v3 layers=2",
+                  "llama-3.2-1b scale=1e9e"):
+        with pytest.raises(UnknownError):
+            model_of(wrong)
+
+
+def test_rows_of_a_machine_are_predicted_from_its_file(tmp_path: Path) -> None:
+    """The device by the path of its file, the model by how it was cut."""
+    yaml = tmp_path / "here.yaml"
+    yaml.write_text("""
+name: here
+memory_class: ddr
+memory_bandwidth: 30 GB/s
+memory_capacity: 16 GiB
+peak_fp32: 100 GFLOP/s
+caches: [{name: L3, capacity: 16 MiB, bandwidth: 100 GB/s}]
+kernels:
+  - {kernel: gemm, format: fp32, rows: [1, 64], rates: [20 GFLOP/s, 90 GFLOP/s]}
+""")
+    rows = tmp_path / "rows.csv"
+    assert run([*SMALL, "--batch", "1,2", "--hardware", str(yaml), "-o", str(rows)]) == 0
+    from simulator.validation.run import validate
+
+    report = validate([str(rows)])
+    assert len(report.scored) == len(report.rows) == 4
+    assert all(s.predicted >= s.ceiling > 0 for s in report.scored)
 
 
 def test_csv_on_stdout_has_the_columns_in_order(capsys: Any) -> None:
@@ -106,9 +130,15 @@ def test_csv_on_stdout_has_the_columns_in_order(capsys: Any) -> None:
 
 
 def test_a_catalogue_name_of_the_device_goes_into_the_rows(capsys: Any) -> None:
-    code, out, _ = tokline(capsys, *SMALL, "--csv", "--hardware", "a100")
+    code, out, _ = tokline(capsys, *SMALL, "--csv", "--hardware", "amd-epyc-9654")
     assert code == 0
-    assert {r["hardware"] for r in csv.DictReader(io.StringIO(out))} == {"a100-sxm4-80gb"}
+    assert {r["hardware"] for r in csv.DictReader(io.StringIO(out))} == {"epyc-9654"}
+
+
+def test_a_gpu_is_not_what_a_cpu_measured(capsys: Any) -> None:
+    code, out, err = tokline(capsys, *SMALL, "--csv", "--hardware", "a100")
+    assert (code, out) == (2, "")
+    assert "runs on the CPU" in err
 
 
 def test_table_names_machine_threads_and_operations(capsys: Any) -> None:

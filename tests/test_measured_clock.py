@@ -144,7 +144,7 @@ def test_basis_says_that_the_kernels_were_timed() -> None:
 
 
 def test_a_sweep_gives_the_same_numbers() -> None:
-    table = sweep(model(), machine(), batch=[1, 4, 16], input=[16, 64], output=8,
+    table = sweep(model(), machine(), batch=[1, 4, 16] * 8, input=[16, 64], output=8,
                   activations="fp32", engines="executor")
     for row in table.to_dict("records"):
         one = estimate(deployment(), Workload(row["batch"], row["input"], 8))
@@ -180,3 +180,27 @@ def test_caches_alone_are_enough() -> None:
     e = estimate(deployment(kernels=[], memory_class="ddr"), Workload(1, 16, 8))
     assert e.decode is not None
     assert e.decode.time.ceiling < e.decode.time.expected
+
+
+def test_narrower_weights_are_streamed_faster() -> None:
+    """What few rows take beyond the arithmetic shrinks with the bytes; many rows gain nothing."""
+    wide, narrow = (estimate(Deployment(model(12), machine(), load_engine("executor"), weights=w,
+                                        activations="fp32"), Workload(1, 512, 2))
+                    for w in ("fp32", "int8"))
+    assert wide.decode is not None
+    assert narrow.decode is not None
+    assert wide.decode.detail.bound == "memory"
+    assert narrow.decode.time.expected < 0.6 * wide.decode.time.expected
+    assert narrow.prefill.time.expected == pytest.approx(wide.prefill.time.expected, rel=0.02)
+
+
+def test_a_kernel_that_stands_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="gemm fp32 stands twice"):
+        machine(kernels=[KERNELS[0], KERNELS[0]])
+
+
+@pytest.mark.parametrize("wrong", [{"capacity": "32 GiB", "bandwidth": "40 GB/s"},
+                                   {"capacity": "32 MiB", "bandwidth": "5 GB/s"}])
+def test_a_cache_is_smaller_and_faster_than_the_memory(wrong: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="L3"):
+        machine(caches=[{"name": "L3"} | wrong])

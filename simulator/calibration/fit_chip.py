@@ -33,7 +33,7 @@ WHY_NOT = {"ttft": "TTFT under load, which queueing decides",
            "max_throughput": "the largest throughput, which memory and the scheduler decide",
            "prefill_short": "a prompt so short that launches decide",
            "memory": "a size, not a time"}
-FEWEST_ROWS, FEWEST_GROUPS = 6, 2
+FEWEST_ROWS, FEWEST_GROUPS = 6, 4
 # One constant for each so many rows that it is fitted on.
 ROWS_A_CONSTANT = 2
 # Models from which on whole models are held back; else runs are.

@@ -54,6 +54,8 @@ def read_text(path: str) -> str:
     try:
         if file.is_dir():
             raise InputError(f"{path}: is a folder, not a benchmark file")
+        if file.exists() and not file.is_file():
+            raise InputError(f"{path}: is not a regular file")
         if file.stat().st_size > MAX_BYTES:
             raise InputError(f"{path}: larger than {MAX_BYTES // 10**6} MB")
         data = file.read_bytes()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from simulator.cli.common import names, real, write_json, write_lines
 from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from simulator.specs.hardware import Hardware
 
 MOST_POINTS = 1000
 
@@ -32,7 +36,8 @@ MOST_POINTS = 1000
 @click.option("--repeats", metavar="N", default="5", show_default=True,
               help="Timed runs of each, at least 3; fewer where they take over 10 s.")
 @click.option("--threads", metavar="N", help="CPU threads [default: all CPUs it may use].")
-@click.option("--hardware", metavar="NAME", help="Catalogue name of the device, for the CSV.")
+@click.option("--hardware", metavar="NAME", help="Catalogue name of the device, or "
+              "the file calibrate wrote of it, for the CSV.")
 @click.option("-o", "file", metavar="FILE.csv", help="Write measurement rows, which validate "
               "reads.")
 @click.option("--csv", "as_csv", is_flag=True, help="The same rows on stdout.")
@@ -62,7 +67,7 @@ def command(model: str, device: str | None, layers: str | None, scale: str, batc
     from simulator.specs.catalogue import load_hardware, load_model
 
     spec = load_model(model)
-    named = None if hardware is None else load_hardware(hardware).name
+    named_device = None if hardware is None else load_hardware(hardware)
     from simulator.validation.report import check_writable
 
     check_writable(file, "-o", [])
@@ -74,6 +79,7 @@ def command(model: str, device: str | None, layers: str | None, scale: str, batc
     from simulator.executor.timing import default_device
 
     place = default_device() if device is None else device
+    named = _name(hardware, named_device, place)
     chosen = ("bf16" if place.startswith("cuda") else "fp32") if dtype is None else dtype
     find_dtype(chosen)
     begin = time.perf_counter()
@@ -104,6 +110,17 @@ def command(model: str, device: str | None, layers: str | None, scale: str, batc
     else:
         write_lines(session_lines(session, file))
     return 0
+
+
+def _name(given: str | None, hardware: Hardware | None, place: str) -> str | None:
+    """What the rows call the device: the path of its file, or its name in the catalogue."""
+    if given is None or hardware is None:
+        return None
+    if not place.startswith("cuda") and (hardware.vendor == "NVIDIA" or hardware.memory_class
+                                         not in (None, "ddr", "lpddr")):
+        raise InputError(f"--hardware: '{given}' is {hardware.title}, but this runs on the CPU; "
+                         "leave it out, or name the CPU")
+    return given if given.endswith((".yaml", ".yml")) else hardware.name
 
 
 def _counts(text: str, flag: str, most: float) -> list[int]:

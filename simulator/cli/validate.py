@@ -119,6 +119,12 @@ def _executor(csv_file: str | None, chart_file: str | None, theme: str, as_json:
     if hardware is not None and not hardware.kernels:
         raise InputError(f"--hardware: '{given['hardware']}' holds no timed kernels; give the file "
                          "that `tokline calibrate -o FILE` wrote on this machine")
+    timed = sorted({k.format for k in hardware.kernels}) if hardware is not None else dtypes
+    for name in dtypes:
+        if name not in timed:
+            raise InputError(f"--dtype: '{given.get('hardware')}' holds no kernels timed in {name} "
+                             f"(it holds {', '.join(timed)}); calibrate with --dtype "
+                             f"{','.join(dtypes)}, or give --dtype {','.join(timed)}")
     found = run_comparison(hardware, device, dtypes, threads, minutes, _say())
     if csv_file is not None:
         write_comparison(csv_file, found)

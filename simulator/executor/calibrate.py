@@ -145,8 +145,9 @@ def _cold_rates(b: Bench, rows: tuple[float, ...], rates: tuple[float, ...],
         if m > COLD_ROWS or (found and found[-1] >= 0.98 * rate and m > 64):
             found.append(rate)
             continue
-        each = [(bench.gemm(b, int(m), k, n, False) - floor)
-                / float(with_starts(2.0 * m * k * n, start, float(k))) for k, n in COLD_PRODUCTS]
+        times = [bench.gemm(b, int(m), k, n, False) for k, n in COLD_PRODUCTS]
+        each = [max(t - floor, t / 2.0) / float(with_starts(2.0 * m * k * n, start, float(k)))
+                for t, (k, n) in zip(times, COLD_PRODUCTS, strict=True)]
         found.append(min(rate, 1.0 / math.exp(float(np.mean(np.log(each))))))
     return tuple(found)
 

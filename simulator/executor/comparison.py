@@ -11,8 +11,8 @@ import numpy as np
 from simulator.deployment import Workload
 from simulator.executor.counts import TooLargeError, deployment_of
 from simulator.executor.measure import Measured, Runner
+from simulator.executor.shape import SHAPES, Shape
 from simulator.executor.timing import find_device, set_threads
-from simulator.executor.transformer import Shape
 from simulator.layers import Phase
 from simulator.request import Estimate, Figure, estimate
 from simulator.specs.hardware import Hardware
@@ -51,35 +51,9 @@ class Compared:
         return float(np.log(self.predicted.expected / self.measured.time.median))
 
 
-def _dense(hidden: int, layers: int, heads: int, kv_heads: int, d: int, ffn: int, vocabulary: int,
-           **more: bool | int | None) -> Shape:
-    return Shape(hidden=hidden, layers=layers, query_heads=heads, kv_heads=kv_heads, head_dim=d,
-                 ffn=ffn, vocabulary=vocabulary, **more)  # type: ignore[arg-type]
-
-
-def _experts(hidden: int, layers: int, heads: int, kv_heads: int, d: int, experts: int, k: int,
-             width: int, vocabulary: int) -> Shape:
-    return Shape(hidden=hidden, layers=layers, query_heads=heads, kv_heads=kv_heads, head_dim=d,
-                 ffn=0, vocabulary=vocabulary, experts=experts, active_experts=k, expert_ffn=width)
-
-
-# Widths, depths, head counts and head sizes other than those that calibration multiplies.
-SHAPES: dict[str, Shape] = {
-    "dense-3M": _dense(256, 3, 4, 2, 64, 704, 2048, tied=True),
-    "dense-10M": _dense(320, 6, 5, 5, 64, 896, 4096, tied=True),
-    "dense-30M": _dense(576, 8, 9, 3, 64, 1536, 8192, tied=True),
-    "dense-90M": _dense(768, 10, 12, 4, 64, 2304, 16384, tied=True, qk_norm=True),
-    "dense-120M": _dense(896, 9, 14, 2, 64, 3584, 16000, qkv_bias=True),
-    "dense-250M": _dense(1280, 11, 10, 10, 128, 3456, 24000, tied=True),
-    "dense-420M": _dense(2048, 7, 16, 4, 128, 5632, 32000),
-    "window-40M": _dense(640, 7, 10, 2, 64, 2048, 8192, tied=True, window=256),
-    "experts-25M": _experts(384, 5, 6, 2, 64, 8, 2, 512, 4096),
-    "experts-110M": _experts(640, 6, 10, 5, 64, 16, 4, 640, 8192),
-    "experts-160M": _experts(896, 5, 7, 7, 128, 32, 2, 288, 12000),
-}
 # (batch, input) of the points in turn; lengths other than those that were calibrated.
 LOADS = ((1, 48), (2, 300), (5, 96), (1, 700), (10, 24), (3, 190), (20, 40), (1, 150))
-PER_SHAPE = {"fp32": 5, "bf16": 2, "fp16": 1}
+PER_SHAPE = {"fp32": 4, "bf16": 2, "fp16": 1}
 OUTPUT = 9
 # A pass that takes longer [s] tells no more than a shorter one.
 LONGEST = 1.0
@@ -88,22 +62,23 @@ LONGEST = 1.0
 def points(hardware: Hardware, dtypes: Sequence[str], cuda: bool) -> list[Point]:
     """The comparison: every shape in every format, each at other batches and lengths.
 
-    A load whose prefill would take longer than `LONGEST` on this machine is passed over, unless
-    all of them do: then it is the smallest.
+    A load whose prefill would take longer than `LONGEST` on this machine is passed over while there
+    are others; then come the smallest of those.
     """
     found: list[Point] = []
     turn = 0
     for name, shape in SHAPES.items():
         run = replace(shape, layers=4 * shape.layers) if cuda else shape
         for dtype in dtypes:
+            loads = [Point(name, run, dtype, b * (8 if cuda else 1), n * (8 if cuda else 1), OUTPUT)
+                     for b, n in LOADS]
+            times = [float(predict(p, hardware).prefill.time.expected) for p in loads]
+            left = [(turn + i) % len(LOADS) for i in range(len(LOADS))]
             for _ in range(PER_SHAPE[dtype]):
-                order = [LOADS[(turn + i) % len(LOADS)] for i in range(len(LOADS))]
-                loads = [Point(name, run, dtype, b * (8 if cuda else 1), n * (8 if cuda else 1),
-                               OUTPUT) for b, n in order]
-                times = [float(predict(p, hardware).prefill.time.expected) for p in loads]
-                index = next((i for i, t in enumerate(times) if t < LONGEST),
-                             int(np.argmin(times)))
-                turn += index + 1
+                index = next((i for i in left if times[i] < LONGEST),
+                             min(left, key=times.__getitem__))
+                left.remove(index)
+                turn = index + 1
                 found.append(loads[index])
     return found
 

@@ -145,8 +145,11 @@ def write_comparison(path: str, c: Comparison) -> None:
         writer = csv.DictWriter(file, (*COLUMNS, *MORE), lineterminator="\n")
         writer.writeheader()
         for x in c.compared:
+            path = c.hardware.path or ""
             session = Session(
-                model=x.point.name, hardware=c.hardware.name, shape=x.point.shape, parameters=0,
+                model=x.point.name,
+                hardware=path if path.endswith((".yaml", ".yml")) else c.hardware.name,
+                shape=x.point.shape, parameters=0,
                 weight_bytes=0.0, dtype=x.point.dtype, mode="eager", environment=c.environment,
                 measured=[x.measured])
             more = (x.phase, *(f"{1e3 * float(v):.6g}" for v in (

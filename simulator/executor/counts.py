@@ -12,8 +12,8 @@ import numpy as np
 from simulator.allocation import kv_bytes_per_token
 from simulator.deployment import Deployment
 from simulator.errors import DoesNotFitError
+from simulator.executor.shape import Shape
 from simulator.executor.shapes import model_of
-from simulator.executor.transformer import Shape
 from simulator.layers import Phase, Segment, pass_operations
 from simulator.memory import activation_bytes, weight_bytes
 from simulator.operations import Operation

@@ -168,7 +168,8 @@ def machine_lines(machine: Machine) -> list[str]:
             lines.append(f"  {k.format:<5} {some}; best {format_flops(best)}")
     lines += ["", f"Fixed times: {machine.kernel_floor * 1e6:.3g} us a kernel at least, "
               f"{machine.layer_overhead * 1e6:.3g} us a layer and "
-              f"{machine.step_overhead * 1e6:.3g} us a step beside the kernels"]
+              f"{machine.step_overhead * 1e6:.3g} us a step beside the kernels",
+              *(f"  {note}" for note in machine.notes)]
     return lines
 
 

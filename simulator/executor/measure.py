@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from simulator.errors import InputError, nearest
 from simulator.executor.counts import Work, check_memory, deployment_of, total, work
+from simulator.executor.shape import Shape
 from simulator.executor.timing import (
     FEWEST,
     Stopwatch,
@@ -36,7 +37,6 @@ from simulator.executor.transformer import (
     KvCache,
     Linear,
     RMSNorm,
-    Shape,
     Transformer,
 )
 from simulator.layers import Phase

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from simulator.executor.measure import Measured
+from simulator.executor.shape import Shape
 from simulator.executor.timing import Timing
-from simulator.executor.transformer import Shape
 from simulator.units import (
     format_bandwidth,
     format_flops,

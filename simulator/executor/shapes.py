@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from simulator.errors import InputError
-from simulator.executor.transformer import Shape
+from simulator.executor.shape import Shape
 from simulator.specs.model import Attention, Dense, LayerGroup, Model, Moe
 
 RUNS = ("the executor runs RMS-norm decoders with grouped-query or sliding-window attention and a "

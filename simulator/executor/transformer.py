@@ -13,57 +13,14 @@ g = h / K query heads of a KV head, d head size, F width of an MLP, E experts, k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from simulator.executor.shape import Shape
+
 RANDOM_BLOCK = 2**22
 ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """All that decides the tensors of the decoder; every layer is alike.
-
-    ffn          width of the gated MLP; 0 where experts take its place
-    window       tokens that a token attends to, itself included; None: all before it
-    qk_norm      RMS norm of each head of q and k
-    norm_topk    weights of the picked experts sum to 1
-    rope_theta, norm_eps   matter for the numbers alone, not for time
-    """
-
-    hidden: int
-    layers: int
-    query_heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    vocabulary: int
-    experts: int = 0
-    active_experts: int = 0
-    expert_ffn: int = 0
-    tied: bool = False
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False
-    window: int | None = None
-    rope: bool = True
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
-    norm_topk: bool = True
-    positions: int = 131_072
-
-    @property
-    def queries(self) -> int:
-        """Width of all query heads."""
-        return self.query_heads * self.head_dim
-
-    @property
-    def keys(self) -> int:
-        """Width of all KV heads, for K and for V alike."""
-        return self.kv_heads * self.head_dim
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

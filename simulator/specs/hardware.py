@@ -337,7 +337,7 @@ def parse_hardware(data: dict[str, Any], where: str) -> Hardware:
         provenance={key: number.provenance for key, number in numbers.items()},
         path=where,
     )
-    return hardware
+    return _consistent(hardware, where)
 
 
 def _caches(data: dict[str, Any], sources: dict[str, Provenance],
@@ -350,6 +350,19 @@ def _caches(data: dict[str, Any], sources: dict[str, Provenance],
             raise InputError(f"{where}: caches: '{large.name}' must be larger than "
                              f"'{small.name}', and not faster")
     return found
+
+
+def _consistent(h: Hardware, where: str) -> Hardware:
+    """The device, if its caches are smaller and faster than its memory, its kernels all others."""
+    for cache in h.caches:
+        if cache.capacity >= h.memory_capacity or cache.bandwidth < h.memory_bandwidth:
+            raise InputError(f"{where}: caches: '{cache.name}' must be smaller than the memory, "
+                             "and not slower")
+    names = [(k.kernel, k.format, k.operation) for k in h.kernels]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{where}: kernels: {' '.join(x for x in name if x)} stands twice")
+    return h
 
 
 def read_hardware(path: Path) -> Hardware:

@@ -78,6 +78,8 @@ def _text(path: Path, where: str) -> str:
     try:
         if path.is_dir():
             raise InputError(f"{where}: is a folder, not a CSV file")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{where}: is not a regular file")
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{where}: larger than {MAX_BYTES // 10**6} MB")
         data = path.read_bytes()

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from simulator.errors import InputError
+from simulator.executor.shape import SHAPES
+from simulator.executor.shapes import model_of as shape_model
+from simulator.executor.shapes import shape_of
 from simulator.specs.catalogue import find, load_hardware, load_model, suggest
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import Model
@@ -22,6 +25,9 @@ from simulator.specs.strict_yaml import load_yaml
 _FILES = (".yaml", ".yml")
 PROFILE = "profile:"
 Spec = TypeVar("Spec")
+# A model as the executor cut it: `llama-3.2-1b layers=2 scale=0.5`.
+_CUT = re.compile(r"(?P<name>\S+)(?= layers=| scale=)(?: layers=(?P<layers>\d{1,5}))?"
+                  r"(?: scale=(?P<scale>[0-9.e+-]+))?")
 # A printed memory is the catalogue's within this: of 48 GB some cards leave 45.
 SAME_MEMORY = 0.07
 
@@ -125,6 +131,9 @@ def model_of(printed: str) -> tuple[Model, str]:
     """(model, number format that its name ends in, or ''); a YAML or JSON file by its path."""
     if printed.endswith((*_FILES, ".json")):
         return _read(load_model, printed), ""
+    cut = _CUT.fullmatch(printed.strip())
+    if cut is not None or printed.strip() in SHAPES:
+        return _shape_of(printed.strip(), cut), ""
     whole = printed.strip().lower().removesuffix(".gguf")
     name = whole.replace(" ", "-").replace("_", "-")
     ending = re.search(rules()["gguf_ending"], whole)
@@ -138,6 +147,19 @@ def model_of(printed: str) -> tuple[Model, str]:
             return load_model(candidate), written
     raise UnknownError(f"model not in the catalogue: {printed}{suggest('models', name)}"
                        .split(" (see")[0])
+
+
+def _shape_of(printed: str, cut: re.Match[str] | None) -> Model:
+    """The model that the executor ran: a catalogue's, cut to some layers or scaled, or its own."""
+    if cut is None:
+        return shape_model(SHAPES[printed], printed)
+    layers, scale = cut.group("layers"), cut.group("scale")
+    try:
+        shape = shape_of(model_of(cut.group("name"))[0], None if layers is None else int(layers),
+                         1.0 if scale is None else float(scale))
+    except (InputError, ValueError) as error:
+        raise UnknownError(f"{printed}: {error}") from None
+    return shape_model(shape, printed)
 
 
 def _version(text: str) -> tuple[int, ...] | None:

@@ -38,8 +38,8 @@ def test_little(x: dict[str, Any]) -> None:
     # The same by time: means of the steps of a fine enough grid.
     times = np.linspace(run.arrival.min(), run.finish.max(), 20_001)
     running, waiting, kv = load_over(run, times)
-    assert running.mean() / x["replicas"] == pytest.approx(found["running_mean"], rel=0.02, abs=0.05)
-    assert waiting.mean() / x["replicas"] == pytest.approx(found["waiting_mean"], rel=0.02, abs=0.05)
+    for name, values in (("running_mean", running), ("waiting_mean", waiting)):
+        assert values.mean() / x["replicas"] == pytest.approx(found[name], rel=0.02, abs=0.05)
     assert kv[:-1].mean() == pytest.approx(found["kv_mean"], rel=1e-6)
     assert running.min() >= 0.0
 
@@ -97,7 +97,7 @@ def test_one_user_is_answered_once_in_his_time() -> None:
 @pytest.mark.parametrize("rate", [3.0, 20.0, 1e6, math.inf])
 def test_throughput_of_an_overload(rate: float) -> None:
     """A server of 0.5 s a request serves 2 a second, however fast they come."""
-    r = requests_of(np.arange(1000) / rate, np.full(1000, 16), np.ones(1000))
+    r = requests_of(np.arange(1000) / rate, np.full(1000, 16), np.ones(1000, dtype=np.int64))
     run = serve(Setup(Flat(0.5, 0.0), one_at_a_time(), ROOMY), r)
     found = rates(run, Slo())
     assert found["requests_per_s"] == pytest.approx(2.0, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Whether a run keeps up: the largest rate, runs too short to say, requests that nothing can hold."""
+"""Whether a run keeps up: the largest rate, runs too short to say, requests that nothing holds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ from simulator.cli import run
 from simulator.errors import InputError
 from simulator.serving.policy import Policy
 from simulator.serving.requests import Requests, requests_of, within_positions
-from simulator.serving.run import Setup, serve
-from simulator.serving.simulate import DoesNotFit, backlog, fitting, largest_rate, memory_for, simulate
+from simulator.serving.run import Setup
+from simulator.serving.simulate import (
+    DoesNotFit,
+    backlog,
+    fitting,
+    largest_rate,
+    memory_for,
+    simulate,
+)
 
 ASK = ["simulate", "llama-3.1-8b", "h100"]
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -40,10 +47,10 @@ def hashed(n: int, tokens: Any, shared: int = 2) -> Requests:
 
 @pytest.mark.parametrize("sharing", [True, False])
 def test_a_backlog_stands_for_the_whole(sharing: bool) -> None:
-    """Prompts grow along the trace from 16 to 4,000 tokens: the sample has their mean throughout."""
+    """Prompts grow along the trace from 16 to 4,000 tokens: all of the sample has their mean."""
     prompt = np.linspace(16, 4000, 12_000).astype(np.int64)
     r = hashed(12_000, np.minimum(prompt, 640)) if sharing else requests_of(
-        np.arange(12_000), prompt, np.full(12_000, 3))
+        np.arange(12_000.0), prompt, np.full(12_000, 3))
     found = backlog(r, 36.0)
     assert not found.arrival.any()
     assert found.input.mean() == pytest.approx(r.input.mean(), rel=0.01)
@@ -67,14 +74,14 @@ def test_copies_of_a_short_trace_share_nothing_new() -> None:
 
 
 def test_largest_rate_of_drifting_lengths() -> None:
-    """A server that takes 1 s a prompt and one 3 s, half each: 0.5 a second, wherever they stand."""
+    """Half of the prompts take 1 s, half 3 s: 0.5 a second, wherever they stand."""
     class ByLength(Flat):
         def mixed(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
             return sum(1.0 if n < 100 else 3.0 for n, _ in prompts)
 
     setup = Setup(ByLength(0.0, 0.0), one_at_a_time(), ROOMY)
     prompt = np.repeat([16, 160], 3000)
-    r = requests_of(np.arange(6000) * 4.0, prompt, np.ones(6000))
+    r = requests_of(np.linspace(0.0, 24e3, 6000), prompt, np.ones(6000, dtype=np.int64))
     assert largest_rate(setup, r) == pytest.approx(0.5, rel=0.03)
     sharing = Requests(r.arrival, r.input, r.output, np.arange(6000), np.arange(6001), 16)
     assert largest_rate(setup, sharing) == pytest.approx(0.5, rel=0.03)
@@ -181,7 +188,7 @@ def test_what_no_memory_holds_draws_no_mean() -> None:
 
 
 def test_peak_memory_of_a_run() -> None:
-    """At most 100 bytes a finished request at the worst moment, its requests and figures included."""
+    """At most 100 bytes a finished request at the worst moment, its own columns included."""
     import tracemalloc
 
     d, peaks = Deployment.of("llama-2-7b", "a100-sxm4-80gb"), []
@@ -195,3 +202,14 @@ def test_peak_memory_of_a_run() -> None:
         tracemalloc.stop()
     # Tables of step times stay the same however many requests there are. A request is 24 bytes.
     assert 24 + (peaks[1] - peaks[0]) / 40_000 < 100
+
+
+def test_timeline_of_a_burst(tmp_path: Path) -> None:
+    """Requests without a rate have a picture with a title in words."""
+    from simulator.plots.timeline_chart import timeline
+
+    s = simulate(Deployment.of("llama-3.1-8b", "h100"), requests_of(
+        np.zeros(3), np.full(3, 400), np.full(3, 10)), ranges=False)
+    data = timeline(s).data
+    assert data.attrs["title"].startswith("all at once: 99 % of first tokens within")
+    assert data["running"].max() == 3.0

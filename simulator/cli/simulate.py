@@ -166,8 +166,8 @@ def _checked(requests: Requests, d: Deployment, where: str) -> Requests:
 
     within_positions(requests, d.model, where)
     if requests.shared_prefix > requests.input.max():
-        raise InputError(f"--shared-prefix: {requests.shared_prefix:,} tokens are longer than every "
-                         f"prompt; the longest of {where} has {requests.input.max():,}")
+        raise InputError(f"--shared-prefix: {requests.shared_prefix:,} tokens are longer than "
+                         f"every prompt; the longest of {where} has {requests.input.max():,}")
     if requests.shared_prefix and requests.blocks is not None:
         raise InputError("--shared-prefix: the trace has prefix blocks of its own; leave it out")
     return requests

@@ -52,6 +52,7 @@ def _message(s: Served) -> str:
         return f"{brief(s.deployment)} does not keep up: the queue grows"
     ttft = (s.first_token - s.arrival)[inside(s.run)]
     users = (f"{s.run.concurrency:,} users" if s.run.concurrency is not None else
+             "all at once" if s.run.requests.duration == 0.0 else
              f"{format_number(s.offered_rate)} requests/s")
     return (f"{users}: 99 % of first tokens within "
             f"{format_time(float(np.quantile(ttft, 0.99)))}")

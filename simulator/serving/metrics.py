@@ -195,10 +195,11 @@ def busy_shares(run: Run) -> dict[str, float]:
 
 
 def occupancy(run: Run) -> dict[str, float]:
-    """Mean share of KV blocks, mean sequences and queue of a replica; largest share of KV blocks.
+    """Mean and largest share of KV blocks, mean sequences and queue of a replica.
 
-    Time integrals over the time served: running + waiting = rate x E2E (Little's law), waiting = rate x
-    queue, in a closed loop together the users. Of pools: all in flight, for each decode instance.
+    Time integrals over the time served. Little's law: running + waiting = rate x E2E, waiting =
+    rate x queue; in a closed loop together the users. Of pools: all in flight, for each decode
+    instance.
     """
     low, high = served_span(run)
     time = (high - low) * len(run.replicas)
@@ -236,5 +237,6 @@ def load_over(run: Run, times: Array) -> tuple[Array, Array, Array]:
     return there(run.arrival, run.finish) - waiting, waiting, np.append(share, share[-1:])
 
 
-__all__ = ["SHARES", "Slo", "attainment", "busy_shares", "figures", "has_rate", "inside", "keeps_up",
-           "latencies", "load_over", "occupancy", "overlap", "queue_growth", "rates", "served_span", "span", "tpot", "within"]
+__all__ = ["SHARES", "Slo", "attainment", "busy_shares", "figures", "has_rate", "inside",
+           "keeps_up", "latencies", "load_over", "occupancy", "overlap", "queue_growth", "rates",
+           "served_span", "span", "tpot", "within"]

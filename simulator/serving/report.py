@@ -160,12 +160,12 @@ def served_lines(s: Served) -> list[str]:
            + (", and what comes after the last request was sent" if closed else "")
            if x["cut"] else
            "Nothing is cut: the run is short, so that it holds its start and its end")
-    lines += ["", *wrap(f"{cut}; {_requests(x['requests'])} counted. Expectations: every step takes "
-                        "the time that estimate gives; the range is that of the same requests with "
-                        "every step at its low and high end"
-                        + ("" if len(s.arrival) <= len(s.low.arrival if s.low else ()) else
-                           f" (its ratios those of the first {len(s.low.arrival):,})" if s.low else "")
-                        + f". ITL in classes of {x['itl_resolution']:.0%}.", "    "),
+    few = "" if s.low is None or len(s.arrival) <= len(s.low.arrival) else (
+        f" (ratios of the first {len(s.low.arrival):,})")
+    lines += ["", *wrap(f"{cut}; {_requests(x['requests'])} counted. Expectations: every step "
+                        "takes the time that estimate gives; the range is that of the same "
+                        f"requests with every step at its low and high end{few}"
+                        f". ITL in classes of {x['itl_resolution']:.0%}.", "    "),
               f"{_requests(len(s.arrival))} in {format_time(x['wall_s'])}"]
     return lines
 

@@ -118,7 +118,7 @@ def requests_of(arrival: Times, input: Counts, output: Counts, shared_prefix: in
 
 def within_positions(requests: Requests, model: Model, where: str = "requests"
                      ) -> tuple[Requests, dict[str, int]]:
-    """Requests no longer than a model's context, and how many are, by reason; refused if all are."""
+    """Requests within a model's context, and how many are not, by reason; refused if all are."""
     total, most = requests.input + requests.output, int(np.max(model.positions))
     beyond = total > most
     if not beyond.any():

@@ -136,7 +136,7 @@ class Served:
 
     def _set_ends(self, times: dict[str, Any]) -> None:
         """Low and high of every percentile: this run's, times what an end does to its requests."""
-        same = times if self.same is None else (
+        same: dict[str, Any] = times if self.same is None else (
             metrics.latencies(self.same.run, self.request_time) if self.same.stable else {})
         for end, other, bound in (("low", self.low, min), ("high", self.high, max)):
             found = metrics.latencies(other.run, self.request_time) if (
@@ -146,7 +146,8 @@ class Served:
                     continue
                 far, near = found.get(name), same.get(name)
                 value[end] = None if far is None else {
-                    k: bound(_moved(value[k], near and near[k], far[k]), value[k]) for k in far}
+                    k: bound(_moved(value[k], None if near is None else near[k], far[k]), value[k])
+                    for k in far}
 
     def _throughput_range(self, expected: float | None) -> dict[str, float | None]:
         """Output tokens/s with every step at an end of its range, around the expected ones."""

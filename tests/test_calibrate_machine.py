@@ -172,7 +172,7 @@ def test_each_point_has_both_phases(comparison: Comparison) -> None:
     for c in comparison.compared:
         assert c.measured.time.low <= c.measured.time.median <= c.measured.time.high
         # Not a figure of accuracy, a busy machine may be far off: a wrong unit shows here.
-        assert abs(c.log_ratio) < np.log(100.0)
+        assert abs(c.log_ratio) < np.log(300.0)
 
 
 def test_report_of_the_comparison(comparison: Comparison, tmp_path: Path) -> None:
@@ -221,4 +221,4 @@ def test_a_gpu_is_measured_and_predicted() -> None:
     chosen: list[Any] = points(hardware, ["bf16"], True)[:4]
     for c in compare(hardware, "cuda", chosen, None, 1.0, lambda text: None):
         assert c.measured.time.median > 0
-        assert abs(c.log_ratio) < np.log(100.0)
+        assert abs(c.log_ratio) < np.log(300.0)

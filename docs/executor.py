@@ -43,8 +43,8 @@ The executor runs 106 of the catalogue's models as they are: RMS-norm decoders w
 sliding-window attention and a gated MLP or routed experts. MLA, recurrent layers, shared experts,
 LayerNorm and ungated MLPs are refused by name.
 
-Weights in a format that was not timed, such as int4 for llama.cpp, are taken to stream as fast as those
-that were: what expanding them costs isn't known.
+Weights in a format that was not timed, such as int4 for llama.cpp, are taken to stream as fast as
+those that were: what expanding them costs isn't known.
 
 ![measured against predicted](images/executor.png)
 

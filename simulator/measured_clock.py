@@ -10,6 +10,7 @@ Of that F (1 + s/k) / max(r) is arithmetic; what few rows take beyond it is for 
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from simulator.arrays import Array
@@ -19,15 +20,9 @@ from simulator.efficiency import Efficiency
 from simulator.formats import number_format
 from simulator.layer_parts import Phase
 from simulator.operations import Operation
-from simulator.roofline import overlapped
+from simulator.roofline import NODES, WEIGHTS, overlapped
 from simulator.specs.hardware import Hardware
 from simulator.specs.hardware_parts import KernelTable
-
-# Points of Gauss-Legendre quadrature over the contexts of a decode, on [0, 1].
-_POINTS, _WEIGHTS = (
-    tuple(float(x) for x in v) for v in (
-        (np.polynomial.legendre.leggauss(4)[0] + 1.0) / 2.0,
-        np.polynomial.legendre.leggauss(4)[1] / 2.0))
 
 
 def time_per_row(m: Array, rows: tuple[float, ...], rates: tuple[float, ...]) -> Array:
@@ -86,11 +81,11 @@ class MeasuredClock(Clock):
             np.minimum(last, o.limit) - first + 1.0, 0.0, points)
         share = growing / points
         sums: list[Array] = [0.0] * 6
-        for x, weight in zip(_POINTS, _WEIGHTS, strict=True):
-            at = _between(o, end, x)
+        for x, weight in zip(NODES, WEIGHTS, strict=True):
+            at = _between(o, end, (x + 1.0) / 2.0)
             c, m = self._least(at)
             parts = (np.maximum(c, m), *self._terms_of(at, c, m), at.flops, at.bytes)
-            sums = [total + weight * part for total, part in zip(sums, parts, strict=True)]
+            sums = [total + weight / 2.0 * part for total, part in zip(sums, parts, strict=True)]
         c, m = self._least(end)
         stays = (np.maximum(c, m), *self._terms_of(end, c, m), end.flops, end.bytes)
         ceiling, compute, memory, floor, F, Q = (
@@ -157,8 +152,6 @@ class MeasuredClock(Clock):
 
 def _between(o: Operation, end: Operation, x: float) -> Operation:
     """The operation a share x of the way from one context to another."""
-    import msgspec
-
     return msgspec.structs.replace(o, **{
         f: getattr(o, f) + x * (getattr(end, f) - getattr(o, f))
         for f in ("flops", "weights", "kv", "activations")})

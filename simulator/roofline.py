@@ -14,7 +14,7 @@ from simulator.arrays import Array, several
 
 # Gauss-Legendre nodes and weights on [-1, 1]; four points integrate the smooth step time to well
 # below 1e-4 because both of its terms are affine in the context.
-_NODES, _WEIGHTS = (tuple(float(v) for v in x) for x in np.polynomial.legendre.leggauss(4))
+NODES, WEIGHTS = (tuple(float(v) for v in x) for x in np.polynomial.legendre.leggauss(4))
 
 _TINY = 1e-300
 
@@ -138,7 +138,7 @@ def mean_of_overlapped(
     reach = 0.5 * n / np.maximum(n - 1.0, 1.0)
     slope = [(y - x) * reach for x, y in (c, m, s)]
     sums: list[Any] = [0.0, 0.0, 0.0]
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+    for node, weight in zip(NODES, WEIGHTS, strict=True):
         x, y, z = (a + node * b for a, b in zip(middle, slope, strict=True))
         at = overlapped(x, y, z, p)[1:]
         sums = [total + 0.5 * weight * part for total, part in zip(sums, at, strict=True)]
@@ -184,6 +184,6 @@ def mean_of_smooth_max(
     dx, dy = (x1 - x0) * reach, (y1 - y0) * reach
     mx, my = (x0 + x1) / 2.0, (y0 + y1) / 2.0
     total: Any = 0.0
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+    for node, weight in zip(NODES, WEIGHTS, strict=True):
         total = total + 0.5 * weight * smooth_max(mx + node * dx, my + node * dy, p)
     return total

@@ -15,14 +15,14 @@ from types import ModuleType
 from typing import Any
 
 from simulator.calibration import aiperf, guidellm, llama_bench, vllm_bench
-from simulator.calibration.runs import Run, json_objects, read_text
+from simulator.calibration.runs import Run, json_objects
 from simulator.errors import InputError, nearest
 from simulator.specs.catalogue import load_hardware, load_model, split_devices, suggest
 from simulator.specs.engine import engine_names, load_engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import Model
 from simulator.validation import names
-from simulator.validation.measurements import NEEDED, Row, parse_rows
+from simulator.validation.measurements import NEEDED, Row, parse_rows, read_text
 
 _TOOLS: tuple[ModuleType, ...] = (llama_bench, guidellm, aiperf, vllm_bench)
 KNOWN = ("vllm bench serve --save-result JSON, GuideLLM benchmarks.json, AIPerf or genai-perf "
@@ -109,7 +109,7 @@ def _checked(given: Given) -> _Flags:
 
 
 def _read(path: str, flags: _Flags) -> list[Placed]:
-    text = read_text(path)
+    text = read_text(path, "a benchmark file", "neither JSON nor CSV")
     if text.lstrip()[:1] in ("{", "["):
         records: list[Any] = list(json_objects(text, path))
     else:

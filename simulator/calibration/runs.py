@@ -8,11 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, shown
-from simulator.validation.measurements import LARGEST, MAX_BYTES, SMALLEST
+from simulator.validation.measurements import LARGEST, SMALLEST
 
 
 @dataclass(frozen=True)
@@ -46,31 +45,6 @@ class Run:
     layers: float | None = None
     loose: str = ""
     notes: tuple[str, ...] = field(default=())
-
-
-def read_text(path: str) -> str:
-    """Text of a benchmark file; InputError where it can't be one."""
-    file = Path(path)
-    try:
-        if file.is_dir():
-            raise InputError(f"{path}: is a folder, not a benchmark file")
-        if file.exists() and not file.is_file():
-            raise InputError(f"{path}: is not a regular file")
-        if file.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: larger than {MAX_BYTES // 10**6} MB")
-        data = file.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: can't be read ({reason})") from None
-    if not data.strip():
-        raise InputError(f"{path}: the file is empty")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: neither JSON nor CSV (not UTF-8 text)") from None
-    if "\0" in text:
-        raise InputError(f"{path}: neither JSON nor CSV (it holds binary data)")
-    return text
 
 
 def json_objects(text: str, path: str) -> list[dict[str, Any]]:
@@ -164,4 +138,4 @@ def day(value: Any) -> str:
     return "-".join(match.groups()) if match is not None else ""
 
 
-__all__ = ["Run", "day", "first", "json_objects", "needed", "number", "read_text", "take", "words"]
+__all__ = ["Run", "day", "first", "json_objects", "needed", "number", "take", "words"]

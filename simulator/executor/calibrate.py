@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from simulator.arrays import Array
 from simulator.executor import microbenchmarks as bench
 from simulator.executor.machine import (
     Kernel,
@@ -123,6 +124,11 @@ def _products(b: Bench, name: str, progress: Progress) -> Kernel:
                   cold_rates=_cold_rates(b, rows, rates, floors, start))
 
 
+def beyond(t: Array, floor: Array) -> Array:
+    """max(t - t0, t/2): what a time t [s] has beyond its floor, at least half."""
+    return np.maximum(t - floor, t / 2.0)
+
+
 def floor_and_rate(points: Sequence[tuple[float, float]], least: float) -> tuple[float, float]:
     """(a [s], r) of t = a + F/r from (F, t): least squares of the relative errors.
 
@@ -133,7 +139,7 @@ def floor_and_rate(points: Sequence[tuple[float, float]], least: float) -> tuple
         (a, _), *_ = np.linalg.lstsq(np.stack([1.0 / t, F / t], axis=1), np.ones_like(t),
                                      rcond=None)
         least = float(np.clip(a, least, np.min(t) / 2.0)) if least < np.min(t) / 2.0 else least
-    each = np.maximum(t - least, t / 2.0) / F
+    each = beyond(t, least) / F
     return least, 1.0 / math.exp(float(np.mean(np.log(each))))
 
 
@@ -146,7 +152,7 @@ def _cold_rates(b: Bench, rows: tuple[float, ...], rates: tuple[float, ...],
             found.append(rate)
             continue
         times = [bench.gemm(b, int(m), k, n, False) for k, n in COLD_PRODUCTS]
-        each = [max(t - floor, t / 2.0) / float(with_starts(2.0 * m * k * n, start, float(k)))
+        each = [beyond(t, floor) / float(with_starts(2.0 * m * k * n, start, float(k)))
                 for t, (k, n) in zip(times, COLD_PRODUCTS, strict=True)]
         found.append(min(rate, 1.0 / math.exp(float(np.mean(np.log(each))))))
     return tuple(found)
@@ -184,8 +190,8 @@ def _attention(b: Bench, name: str, progress: Progress) -> list[Kernel]:
     start = _of_ratio((wide - tiny) / (narrow[512] - tiny), HEAD)
     prefill = Kernel(
         "attention_prefill", name, tuple(float(S) for S in QUERIES),
-        tuple(float(with_starts(2.0 * HEADS * HEAD * S * (S + 1.0), start, HEAD))
-              / max(t - tiny, t / 2.0) for S, t in narrow.items()), floor=tiny, start=start)
+        tuple(float(with_starts(2.0 * HEADS * HEAD * S * (S + 1.0), start, HEAD)
+                    / beyond(t, tiny)) for S, t in narrow.items()), floor=tiny, start=start)
 
     def step(N: int, g: int, d: int, hot: bool) -> float:
         return bench.decode_attention(b, 1, N, 4 * g, 4, d, hot)
@@ -195,8 +201,7 @@ def _attention(b: Bench, name: str, progress: Progress) -> list[Kernel]:
     start = _of_ratio((step(KEYS, 4, 2 * HEAD, True) - tiny) / (hot[4] - tiny), HEAD)
 
     def rate(g: int, N: int, seconds: float) -> float:
-        return float(with_starts(16.0 * g * N * HEAD, start, HEAD)) / max(seconds - tiny,
-                                                                          seconds / 2.0)
+        return float(with_starts(16.0 * g * N * HEAD, start, HEAD) / beyond(seconds, tiny))
 
     rates = tuple(rate(g, KEYS, t) for g, t in hot.items())
     cold = tuple(min(r, rate(g, LONG_KEYS, step(LONG_KEYS, g, HEAD, False)))

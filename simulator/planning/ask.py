@@ -96,15 +96,6 @@ def load_of(r: Requests, traced: bool, arrivals: Arrivals) -> Load:
     return Load.of(r.input, r.output, burst, r.shared_prefix)
 
 
-def hit_share(r: Requests) -> float:
-    """Share of prompt tokens in blocks that an earlier prompt had: an endless prefix cache."""
-    if r.blocks is None or not len(r.blocks):
-        return 0.0
-    _, first = np.unique(r.blocks, return_index=True)
-    again = len(r.blocks) - len(first)
-    return min(again * r.block_tokens / float(r.input.sum()), 1.0)
-
-
 def check_targets(ttft: float | None, tpot: float | None, max_cost: float | None,
                   utilisation: float) -> None:
     """Refuse targets that are no times, costs that are no money, shares that are no shares."""
@@ -185,5 +176,5 @@ def drawn_lengths(prompt: Lengths, output: Lengths) -> int:
 
 
 __all__ = ["SAMPLE", "UNSPECIFIED", "UTILISATION", "Ask", "Counts", "Offer", "check_prefix",
-           "check_targets", "drawn_lengths", "hit_share", "load_of", "made_up", "offers",
+           "check_targets", "drawn_lengths", "load_of", "made_up", "offers",
            "parse_prices", "rate_of", "within_positions"]

@@ -71,28 +71,31 @@ class Row:
 def read_rows(path: str | Path) -> list[Row]:
     """All rows of a measurement CSV; InputError names file, line, column and value."""
     where = str(path)
-    return parse_rows(_text(Path(path), where), where)
+    return parse_rows(read_text(path), where)
 
 
-def _text(path: Path, where: str) -> str:
+def read_text(path: str | Path, kind: str = "a CSV file", unlike: str = "not a CSV file") -> str:
+    """Text of a file; InputError where it can't be one of its `kind`."""
+    path, where = Path(path), str(path)
     try:
         if path.is_dir():
-            raise InputError(f"{where}: is a folder, not a CSV file")
+            raise InputError(f"{where}: is a folder, not {kind}")
         if path.exists() and not path.is_file():
             raise InputError(f"{where}: is not a regular file")
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{where}: larger than {MAX_BYTES // 10**6} MB")
         data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{where}: can't be read ({error.strerror or error})") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{where}: can't be read ({reason})") from None
     if not data.strip():
         raise InputError(f"{where}: the file is empty")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{where}: not a CSV file (not UTF-8 text)") from None
+        raise InputError(f"{where}: {unlike} (not UTF-8 text)") from None
     if "\0" in text:
-        raise InputError(f"{where}: not a CSV file (it holds binary data)")
+        raise InputError(f"{where}: {unlike} (it holds binary data)")
     return text
 
 

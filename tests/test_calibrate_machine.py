@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from simulator.executor.comparison_report import (  # noqa: E402
     score,
     write_comparison,
 )
+from simulator.executor.cut import cut  # noqa: E402
 from simulator.executor.machine import (  # noqa: E402
     Machine,
     machine_dict,
@@ -35,6 +35,7 @@ from simulator.executor.machine import (  # noqa: E402
 from simulator.executor.transformer import Transformer  # noqa: E402
 from simulator.request import estimate  # noqa: E402
 from simulator.specs.hardware import Hardware  # noqa: E402
+from simulator.specs.model import Attention, Moe  # noqa: E402
 
 MIB = 2**20
 
@@ -134,32 +135,35 @@ def test_points_are_none_that_calibration_timed() -> None:
     chosen = points(Hardware.load("epyc-9654"), ["fp32", "bf16", "fp16"], False)
     assert len(chosen) >= 60
     timed = {*PRODUCTS, *COLD_PRODUCTS, LARGEST[1:], *((k, INNER_WIDTH) for k in INNER)}
-    for shape in SHAPES.values():
-        products = {(shape.hidden, shape.queries + 2 * shape.keys), (shape.queries, shape.hidden),
-                    (shape.hidden, 2 * shape.ffn), (shape.ffn, shape.hidden)}
+    for model in SHAPES.values():
+        a, ffn = model.layers[0].mixer, model.layers[0].ffn
+        assert isinstance(a, Attention)
+        assert ffn is not None
+        queries, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
+        products = {(model.hidden, queries + 2 * keys), (queries, model.hidden),
+                    (model.hidden, 2 * ffn.width), (ffn.width, model.hidden)}
         assert not products & timed
-        assert shape != TINY
-    assert len({p.shape.layers for p in chosen}) >= 6
+        assert model.layers != TINY.layers
+    assert len({p.model.layer_count for p in chosen}) >= 6
     assert len({p.batch for p in chosen}) >= 6
     assert {p.dtype for p in chosen} == {"fp32", "bf16", "fp16"}
     slow = Hardware.load("raspberry-pi-5")
     assert len(points(slow, ["fp32", "bf16", "fp16"], False)) == len(chosen)
-    assert any(p.shape.experts for p in chosen)
+    assert any(isinstance(p.model.layers[0].ffn, Moe) for p in chosen)
 
 
 def test_the_shape_that_runs_is_the_one_predicted(machine: Machine) -> None:
     hardware = machine_hardware(machine)
     for name in ("dense-10M", "experts-25M"):
-        shape = SHAPES[name]
-        e = predict(Point(name, shape, "fp32", 1, 8, 2), hardware)
-        assert Transformer(shape).parameter_count * 4 == pytest.approx(
+        e = predict(Point(name, SHAPES[name], "fp32", 1, 8, 2), hardware)
+        assert Transformer(SHAPES[name]).parameter_count * 4 == pytest.approx(
             float(e.memory.weights), rel=1e-12)
 
 
 @pytest.fixture(scope="module")
 def comparison(machine: Machine) -> Comparison:
     hardware = machine_hardware(machine)
-    chosen = [Point(n, replace(SHAPES[n], layers=2), "fp32", b, 24, 3)
+    chosen = [Point(n, cut(SHAPES[n], 2), "fp32", b, 24, 3)
               for n, b in (("dense-3M", 1), ("dense-3M", 4), ("experts-25M", 2))]
     found = list(compare(hardware, "cpu", chosen, None, 0.3, lambda text: None))
     return Comparison(hardware, machine.environment, 3, found, 1.0, None)

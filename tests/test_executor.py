@@ -1,17 +1,20 @@
-"""The executor is the transformer that is predicted: same logits as transformers, same counts."""
+"""The executor is consistent with itself, and is the model that is predicted: the same counts."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra: pip install 'tokline[torch]'")
 
+from executor_models import ALL, TINY, built, prompt  # noqa: E402
+
 from simulator.errors import InputError  # noqa: E402
+from simulator.executor.attention import CoreAttention  # noqa: E402
+from simulator.executor.comparison_shapes import dense, experts  # noqa: E402
 from simulator.executor.counts import (  # noqa: E402
     TooLargeError,
     deployment_of,
@@ -20,9 +23,11 @@ from simulator.executor.counts import (  # noqa: E402
     total,
     work,
 )
+from simulator.executor.cut import cut  # noqa: E402
+from simulator.executor.experts import Experts  # noqa: E402
 from simulator.executor.measure import DTYPES, Runner, measure_phases  # noqa: E402
-from simulator.executor.shape import Shape  # noqa: E402
-from simulator.executor.shapes import model_of, shape_name, shape_of  # noqa: E402
+from simulator.executor.modules import linear  # noqa: E402
+from simulator.executor.recurrent import recur  # noqa: E402
 from simulator.executor.timing import (  # noqa: E402
     Stopwatch,
     Timing,
@@ -32,11 +37,11 @@ from simulator.executor.timing import (  # noqa: E402
     settle,
     time_calls,
 )
-from simulator.executor.transformer import (  # noqa: E402
-    CoreAttention,
-    Experts,
-    Transformer,
-    linear,
+from simulator.executor.transformer import Transformer, lenders  # noqa: E402
+from simulator.kv_cache import (  # noqa: E402
+    fixed_state_elements,
+    kv_elements_per_token,
+    mixer_convolution,
 )
 from simulator.operations.moe import experts_touched  # noqa: E402
 from simulator.parameters import parameters_total  # noqa: E402
@@ -44,16 +49,6 @@ from simulator.specs.catalogue import catalogue  # noqa: E402
 from simulator.specs.model import Model  # noqa: E402
 from simulator.step import decode, prefill  # noqa: E402
 
-TINY = Shape(hidden=64, layers=3, query_heads=4, kv_heads=2, head_dim=16, ffn=96, vocabulary=160)
-SHAPES = {
-    "llama": TINY,
-    "mistral": replace(TINY, window=5),
-    "qwen2": replace(TINY, qkv_bias=True, tied=True),
-    "qwen3": replace(TINY, qk_norm=True, tied=True, head_dim=32),
-    "mixtral": replace(TINY, ffn=0, experts=6, active_experts=2, expert_ffn=48),
-    "multi-query": replace(TINY, kv_heads=1),
-    "multi-head": replace(TINY, kv_heads=4),
-}
 CPU = torch.device("cpu")
 gpu = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -68,117 +63,19 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-def built(shape: Shape, dtype: Any = torch.float32, device: str = "cpu", seed: int = 0
-          ) -> Transformer:
-    model = Transformer(shape, dtype, device, tokens=64, seed=seed)
-    generator = torch.Generator(device=device).manual_seed(seed + 7)
-    for p in model.parameters():    # norms of 1 and biases of 0 would hide that they are not used
-        if p.dim() == 1:
-            p.add_(0.3 * torch.randn(p.shape, generator=generator, device=device).to(dtype))
-    return model
-
-
-def prompt(shape: Shape, batch: int = 2, length: int = 19, seed: int = 3) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, shape.vocabulary, (batch, length), generator=generator)
-
-
-# --- against transformers
-
-def twin(name: str, shape: Shape) -> tuple[Transformer, Any]:
-    """The executor's model and transformers' own, with the same random weights."""
-    transformers = pytest.importorskip("transformers")
-    common: dict[str, Any] = {
-        "vocab_size": shape.vocabulary, "hidden_size": shape.hidden,
-        "num_hidden_layers": shape.layers, "num_attention_heads": shape.query_heads,
-        "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim,
-        "intermediate_size": shape.ffn or shape.expert_ffn, "rms_norm_eps": shape.norm_eps,
-        "tie_word_embeddings": shape.tied, "max_position_embeddings": 256,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
-        "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    more = {"llama": ("Llama", {}), "mistral": ("Mistral", {"sliding_window": shape.window}),
-            "qwen2": ("Qwen2", {}), "qwen3": ("Qwen3", {}),
-            "mixtral": ("Mixtral", {"num_local_experts": shape.experts,
-                                    "num_experts_per_tok": shape.active_experts})}
-    kind, rest = more[name]
-    if name == "qwen2":
-        common.pop("head_dim")
-    config = getattr(transformers, f"{kind}Config")(**common, **rest)
-    config._attn_implementation = "eager"
-    theirs = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    ours = built(shape)
-    load(theirs, ours)
-    return ours, theirs
-
-
-def load(theirs: Any, ours: Transformer) -> None:
-    """Put the executor's weights into transformers' model; every tensor there must be filled."""
-    given = dict(ours.named_parameters())
-    s = ours.shape
-    found: dict[str, Any] = {"model.embed_tokens.weight": given["embedding.weight"],
-                             "model.norm.weight": given["final_norm.weight"],
-                             "lm_head.weight": ours.lm_head.weight}
-    for i in range(s.layers):
-        mine, at = f"layers.{i}.", f"model.layers.{i}."
-        found[at + "input_layernorm.weight"] = given[mine + "attention_norm.weight"]
-        found[at + "post_attention_layernorm.weight"] = given[mine + "ffn_norm.weight"]
-        for end in ("weight", "bias"):
-            if f"{mine}mixer.qkv.{end}" in given:
-                parts = given[f"{mine}mixer.qkv.{end}"].split((s.queries, s.keys, s.keys))
-                found |= {f"{at}self_attn.{n}_proj.{end}": p
-                          for n, p in zip("qkv", parts, strict=True)}
-        found[at + "self_attn.o_proj.weight"] = given[mine + "mixer.attention_output.weight"]
-        if s.qk_norm:
-            found |= {f"{at}self_attn.{n}_norm.weight": given[f"{mine}mixer.{n}_norm.weight"]
-                      for n in "qk"}
-        if s.experts:
-            found[at + "mlp.gate.weight"] = given[mine + "ffn.router.weight"]
-            found[at + "mlp.experts.gate_up_proj"] = given[mine + "ffn.gate_up"]
-            found[at + "mlp.experts.down_proj"] = given[mine + "ffn.down"]
-        else:
-            gate, up = given[mine + "ffn.mlp_gate_up.weight"].chunk(2)
-            found |= {at + "mlp.gate_proj.weight": gate, at + "mlp.up_proj.weight": up,
-                      at + "mlp.down_proj.weight": given[mine + "ffn.mlp_down.weight"]}
-    state = {k: v.detach().clone() for k, v in found.items()}
-    assert set(state) == set(theirs.state_dict())
-    theirs.load_state_dict(state)
-
-
-FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "mixtral"]
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_logits_equal_those_of_transformers(name: str) -> None:
-    ours, theirs = twin(name, SHAPES[name])
-    tokens = prompt(ours.shape)
-    with torch.inference_mode():
-        expected = theirs(tokens).logits
-        torch.testing.assert_close(ours(tokens), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_greedy_tokens_equal_those_of_transformers(name: str) -> None:
-    ours, theirs = twin(name, SHAPES[name])
-    tokens = prompt(ours.shape)
-    with torch.inference_mode():
-        expected = theirs.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
-                                   max_new_tokens=12, min_new_tokens=12)[:, tokens.shape[1]:]
-        assert torch.equal(ours.generate(tokens, 12), expected)
-
-
 def test_window_matters() -> None:
     tokens = prompt(TINY)
-    wide = built(SHAPES["llama"])(tokens)
-    narrow = built(SHAPES["mistral"])(tokens)
+    wide = built(ALL["llama"])(tokens)
+    narrow = built(ALL["mistral"])(tokens)
     torch.testing.assert_close(wide[:, :5], narrow[:, :5])
     assert not torch.allclose(wide[:, 8:], narrow[:, 8:], atol=1e-2)
 
 
 # --- against itself
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ALL)
 def test_decode_with_a_cache_equals_prefill_without(name: str) -> None:
-    model, tokens = built(SHAPES[name]), prompt(SHAPES[name])
+    model, tokens = built(ALL[name]), prompt(ALL[name])
     whole, cache = model(tokens), model.cache(2, 24)
     torch.testing.assert_close(model.prefill(tokens[:, :9], cache), whole[:, 8], rtol=1e-4,
                                atol=1e-4)
@@ -188,18 +85,18 @@ def test_decode_with_a_cache_equals_prefill_without(name: str) -> None:
     assert cache.length == tokens.shape[1]
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ALL)
 def test_prefill_in_pieces_equals_prefill_at_once(name: str) -> None:
-    model, tokens = built(SHAPES[name]), prompt(SHAPES[name])
+    model, tokens = built(ALL[name]), prompt(ALL[name])
     cache = model.cache(2, 19)
     for piece in tokens.split((4, 11, 4), dim=1):
         last = model.prefill(piece, cache)
     torch.testing.assert_close(last, model(tokens)[:, -1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ALL)
 def test_fixed_shapes_decode_the_same_tokens(name: str) -> None:
-    model, tokens = built(SHAPES[name]), prompt(SHAPES[name])
+    model, tokens = built(ALL[name]), prompt(ALL[name])
     cache, room = model.cache(2, 24), model.cache(2, 24)
     model.prefill(tokens[:, :9], cache)
     model.prefill(tokens[:, :9], room)
@@ -209,9 +106,9 @@ def test_fixed_shapes_decode_the_same_tokens(name: str) -> None:
                                    atol=1e-4)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_batch_equals_its_sequences_alone(name: str) -> None:
-    model, tokens = built(SHAPES[name]), prompt(SHAPES[name], batch=3)
+    model, tokens = built(ALL[name]), prompt(ALL[name], batch=3)
     alone = torch.cat([model(row[None]) for row in tokens])
     torch.testing.assert_close(model(tokens), alone, rtol=1e-4, atol=1e-4)
     assert torch.equal(model.generate(tokens, 6),
@@ -220,7 +117,8 @@ def test_a_batch_equals_its_sequences_alone(name: str) -> None:
 
 def test_a_window_longer_than_the_prompt_changes_nothing() -> None:
     tokens = prompt(TINY)
-    torch.testing.assert_close(built(TINY)(tokens), built(replace(TINY, window=19))(tokens))
+    wide = dense("wide", 64, 3, 4, 2, 16, 96, 160, window=19)
+    torch.testing.assert_close(built(TINY)(tokens), built(wide)(tokens))
 
 
 @pytest.mark.parametrize(("new", "context", "window"), [(12, 12, 4), (7, 12, 4), (13, 40, 8)])
@@ -232,7 +130,7 @@ def test_blocks_of_a_window_equal_one_mask(new: int, context: int, window: int) 
 
 
 def test_nothing_later_is_seen() -> None:
-    model, tokens = built(SHAPES["mixtral"]), prompt(SHAPES["mixtral"])
+    model, tokens = built(ALL["mixtral"]), prompt(ALL["mixtral"])
     other = tokens.clone()
     other[:, 10:] = (other[:, 10:] + 1) % TINY.vocabulary
     torch.testing.assert_close(model(tokens)[:, :10], model(other)[:, :10])
@@ -242,7 +140,7 @@ def test_nothing_later_is_seen() -> None:
 def test_experts_in_one_kernel_equal_experts_one_by_one(dtype: Any) -> None:
     if not hasattr(torch.nn.functional, "grouped_mm"):
         pytest.skip("this torch has no grouped product")
-    model = built(SHAPES["mixtral"], dtype)
+    model = built(ALL["mixtral"], dtype)
     part = model.layers[0].ffn
     assert isinstance(part, Experts)
     rows, expert = torch.randn(20, 64).to(dtype), torch.tensor([0] * 7 + [2] * 1 + [5] * 12)
@@ -252,12 +150,11 @@ def test_experts_in_one_kernel_equal_experts_one_by_one(dtype: Any) -> None:
 
 
 def test_random_routing_touches_as_many_experts_as_uniform_picks() -> None:
-    shape = replace(TINY, ffn=0, hidden=128, layers=1, experts=64, active_experts=4, expert_ffn=16,
-                    vocabulary=4096)
+    model = experts("many", 128, 1, 4, 2, 16, 64, 4, 16, 4096)
     for tokens in (1, 4, 16, 64):
         touched = []
         for seed in range(12):
-            part = Transformer(shape, seed=seed).layers[0].ffn
+            part = Transformer(model, seed=seed).layers[0].ffn
             x = torch.randn(tokens, 128, generator=torch.Generator().manual_seed(seed))
             touched.append(part.router(x).topk(4).indices.unique().numel())
         expected = float(experts_touched(64.0, 4.0, float(tokens)))
@@ -267,9 +164,9 @@ def test_random_routing_touches_as_many_experts_as_uniform_picks() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3"])
 def test_every_dtype_stays_near_fp32(name: str, dtype: str) -> None:
-    tokens = prompt(SHAPES[name])
-    exact = built(SHAPES[name])(tokens)
-    found = built(SHAPES[name], DTYPES[dtype])(tokens)
+    tokens = prompt(ALL[name])
+    exact = built(ALL[name])(tokens)
+    found = built(ALL[name], DTYPES[dtype])(tokens)
     assert found.dtype == DTYPES[dtype]
     error = (found.float() - exact).norm() / exact.norm()
     # bf16 keeps 8 bits and fp16 11; a changed pick of an expert costs more.
@@ -277,7 +174,7 @@ def test_every_dtype_stays_near_fp32(name: str, dtype: str) -> None:
 
 
 def test_activations_keep_their_size_in_depth() -> None:
-    logits = Transformer(replace(TINY, layers=40), torch.float16)(prompt(TINY))
+    logits = Transformer(cut(TINY, 40), torch.float16)(prompt(TINY))
     assert torch.isfinite(logits).all()
     assert 0.3 < logits.float().std() < 3.0
 
@@ -289,77 +186,117 @@ def test_linear_on_cpu_is_a_product() -> None:
         torch.testing.assert_close(linear(x, w), x @ w.T, rtol=1e-4, atol=1e-5)
 
 
-# --- shapes
+# --- models
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_simulator_counts_exactly_the_parameters_that_exist(name: str) -> None:
-    assert parameters_total(model_of(SHAPES[name], name)) == Transformer(
-        SHAPES[name]).parameter_count
+    assert parameters_total(ALL[name]) == Transformer(ALL[name], tokens=64).parameter_count
 
 
-@pytest.mark.parametrize(("name", "scale"), [
-    ("llama-3.2-1b", 0.1), ("mistral-7b-v0.1", 0.03), ("qwen3-0.6b", 0.25), ("qwen2.5-0.5b", 0.2),
-    ("mixtral-8x7b", 0.04), ("qwen3-30b-a3b", 0.07), ("gemma-2b", 0.1)])
-def test_scaled_models_of_the_catalogue_count_exactly(name: str, scale: float) -> None:
-    shape = shape_of(Model.load(name), 2, scale)
-    assert parameters_total(model_of(shape, name)) == Transformer(shape).parameter_count
-    assert shape.query_heads % shape.kv_heads == 0
-    assert shape_of(model_of(shape, name)) == shape
-
-
-def test_an_unscaled_shape_is_the_model() -> None:
-    """Every model that the executor runs has the parameters that the catalogue counts."""
-    found, messages = [], {}
+def test_every_model_of_the_catalogue_runs() -> None:
+    """One layer of each kind at small widths: counted to the parameter, and it makes tokens."""
     for name in catalogue("models"):
         model = Model.load(name)
-        try:
-            shape = shape_of(model)
-        except InputError as error:
-            messages[name] = str(error)
-            continue
-        found.append(name)
-        assert parameters_total(model_of(shape, name)) == parameters_total(model), name
-    assert {"llama-3.1-8b", "mixtral-8x7b", "mistral-7b-v0.1", "qwen3-30b-a3b"} <= set(found)
-    assert all(f"'{name}' has " in text and "executor runs" in text
-               for name, text in messages.items())
+        kept = cut(model, len(model.layers), min(1.0, 128 / model.hidden))
+        made = Transformer(kept, tokens=16)
+        assert made.parameter_count == parameters_total(kept), name
+        tokens = prompt(kept, 1, 7)
+        with torch.inference_mode():
+            logits = made.prefill(tokens, cache := made.cache(1, 8))
+            step = made.decode(tokens[:, :1], cache)
+        assert logits.shape == step.shape == (1, made.lm_head.weight.shape[0]), name
+        assert torch.isfinite(torch.cat((logits, step))).all(), name
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("deepseek-v3", "latent"), ("falcon-mamba-7b", "recurrent"), ("gpt2", "without gate"),
-    ("gpt-oss-20b", "sinks"), ("gemma-2-9b", "4 norms")])
-def test_what_does_not_run_is_named(name: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        shape_of(Model.load(name))
+def test_positions_end_where_they_were_learned() -> None:
+    with pytest.raises(InputError, match="64 learned positions, input and output need 65"):
+        Transformer(ALL["gpt2"], tokens=65)
 
 
-def test_layers_of_one_kind_run_where_the_first_are_alike() -> None:
-    with pytest.raises(InputError, match="--layers 27"):
-        shape_of(Model.load("smollm3-3b"))
-    assert shape_of(Model.load("smollm3-3b"), 27).layers == 27
+def test_a_layer_without_a_lender_is_refused() -> None:
+    borrower = ALL["shared-kv"].layers[2]
+    with pytest.raises(InputError, match="layer 0 uses the KV cache of an earlier layer"):
+        Transformer(ALL["shared-kv"].replace(layers=(borrower,)))
 
 
-@pytest.mark.parametrize(("layers", "scale"), [(0, 1.0), (-1, 1.0), (2, 0.0), (2, float("nan"))])
-def test_impossible_cuts_are_refused(layers: int, scale: float) -> None:
-    with pytest.raises(InputError):
-        shape_of(Model.load("llama-3.2-1b"), layers, scale)
+def test_borrowed_keys_are_those_of_the_last_layer_alike() -> None:
+    assert lenders(ALL["shared-kv"]) == [None, None, 0, 0, 1]
 
 
-def test_the_name_says_what_was_cut() -> None:
-    model = Model.load("llama-3.2-1b")
-    assert shape_name(model, shape_of(model)) == "llama-3.2-1b"
-    assert shape_name(model, shape_of(model, 2, 0.5), 0.5) == "llama-3.2-1b layers=2 scale=0.5"
+@pytest.mark.parametrize(("chunk", "new", "context"), [(6, 19, 19), (6, 5, 16), (4, 3, 4),
+                                                       (8, 9, 24), (5, 1, 6), (64, 9, 9)])
+def test_a_token_sees_its_own_chunk(chunk: int, new: int, context: int) -> None:
+    q = torch.randn(2, 4, new, 8)
+    k, v = torch.randn(2, 2, context, 8), torch.randn(2, 2, context, 8)
+    part = CoreAttention(chunk=chunk)
+    torch.testing.assert_close(part(q, k, v), part.masked(q, k, v, context - new, 0))
+    place = torch.arange(context)
+    seen = part.seen(place[context - new:], place)
+    assert [int(row.sum()) for row in seen] == [i % chunk + 1 for i in range(context - new,
+                                                                             context)]
+
+
+def test_a_chunked_model_forgets_the_chunk_before() -> None:
+    model = ALL["chunked"].replace(layers=ALL["chunked"].layers[:1])
+    tokens, made = prompt(model), built(model)
+    other = tokens.clone()
+    other[:, :6] = (other[:, :6] + 1) % model.vocabulary
+    a, b = made(tokens), made(other)
+    torch.testing.assert_close(a[:, 6:], b[:, 6:])
+    assert not torch.allclose(a[:, :6], b[:, :6], atol=1e-2)
+
+
+@pytest.mark.parametrize("beta", [False, True])
+def test_chunks_of_a_recurrence_equal_token_after_token(beta: bool) -> None:
+    """S <- e^g S + k u^T, u = v or beta (v - S k) after the decay (Gated DeltaNet, eq. 10)."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 150, n) for n in (6, 6, 5))
+    k = k / k.norm(dim=-1, keepdim=True)
+    decay, rate = -torch.rand(2, 3, 150), torch.rand(2, 3, 150)
+    state = torch.randn(2, 3, 6, 5)
+    found, last = recur(q, k, v, decay, state, rate if beta else None)
+    outputs = []
+    for t in range(150):
+        state = decay[..., t, None, None].exp() * state
+        u = v[:, :, t]
+        if beta:
+            u = rate[..., t, None] * (u - torch.einsum("bhkv,bhk->bhv", state, k[:, :, t]))
+        state = state + k[:, :, t, :, None] * u[..., None, :]
+        outputs.append(torch.einsum("bhkv,bhk->bhv", state, q[:, :, t]))
+    torch.testing.assert_close(found, torch.stack(outputs, dim=2), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(last, state, rtol=1e-4, atol=1e-4)
+
+
+def test_a_cache_is_forgotten_whole() -> None:
+    model, tokens = built(ALL["qwen3-next"]), prompt(ALL["qwen3-next"])
+    cache = model.cache(2, 19)
+    first = model.prefill(tokens, cache)
+    cache.reset()
+    torch.testing.assert_close(model.prefill(tokens, cache), first)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_cache_holds_what_the_simulator_counts(name: str) -> None:
+    """But for the newest column of a convolution, which no step needs to keep."""
+    model = ALL[name]
+    held = sum(t.numel() for t in Transformer(model, tokens=16).cache(3, 16).tensors)
+    newest = 0.0
+    for g in model.layers:
+        width, columns, before = mixer_convolution(g.mixer, model.hidden)
+        newest += g.count * width * (columns - before)
+    assert held == 3 * (16 * kv_elements_per_token(model) + fixed_state_elements(model) - newest)
 
 
 # --- counts
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ALL)
 def test_work_is_that_of_the_simulators_own_pass(name: str) -> None:
     """Summed over operations, FLOPs and bytes equal those of step.prefill and step.decode."""
     from simulator.efficiency import Efficiency
     from simulator.specs.hardware import Hardware
 
     h = Hardware.load("h100")
-    d = deployment_of(SHAPES[name], "bf16", hardware=h)
+    d = deployment_of(ALL[name], "bf16", hardware=h)
     ideal = Efficiency(h, d.engine)
     for w, expected in (
             (work(d, "prefill", 3, 17), prefill(d, h, ideal, 3.0, 17.0)),
@@ -371,7 +308,7 @@ def test_work_is_that_of_the_simulators_own_pass(name: str) -> None:
 def test_flops_of_products_are_those_torch_counts() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    shape = SHAPES["qwen3"]
+    shape = ALL["qwen3"]
     model, tokens = built(shape, torch.bfloat16), prompt(shape)
     counter = FlopCounterMode(display=False)
     with counter:
@@ -386,24 +323,24 @@ def test_flops_of_products_are_those_torch_counts() -> None:
 
 def test_memory_grows_with_every_part() -> None:
     base = needed_bytes(TINY, "fp32", 2, 64, 8)
-    assert needed_bytes(replace(TINY, layers=4), "fp32", 2, 64, 8) > base
+    assert needed_bytes(cut(TINY, 4), "fp32", 2, 64, 8) > base
     assert needed_bytes(TINY, "fp32", 4, 64, 8) > base
     assert needed_bytes(TINY, "fp32", 2, 128, 8) > base
     assert needed_bytes(TINY, "bf16", 2, 64, 8) < base
 
 
-def test_layers_that_fit_do_fit_and_one_more_does_not() -> None:
-    shape = shape_of(Model.load("llama-3.1-8b"))
-    free = 6.0 * 2**30
-    most = layers_that_fit(shape, "bf16", 2, 512, 32, free)
-    assert 1 <= most < shape.layers
-    assert needed_bytes(replace(shape, layers=most), "bf16", 2, 512, 32) <= free
-    assert needed_bytes(replace(shape, layers=most + 1), "bf16", 2, 512, 32) > free
-    assert layers_that_fit(shape, "bf16", 2, 512, 32, 1e6) == 0
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v2-lite", "zamba2-7b"])
+def test_layers_that_fit_do_fit_and_one_more_does_not(name: str) -> None:
+    model, free = Model.load(name), 6.0 * 2**30
+    most = layers_that_fit(model, "bf16", 2, 512, 32, free)
+    assert 1 <= most < model.layer_count
+    assert needed_bytes(cut(model, most), "bf16", 2, 512, 32) <= free
+    assert needed_bytes(cut(model, most + 1), "bf16", 2, 512, 32) > free
+    assert layers_that_fit(model, "bf16", 2, 512, 32, 1e6) == 0
 
 
 def test_what_has_no_room_is_refused_before_it_is_allocated() -> None:
-    shape = shape_of(Model.load("llama-3.1-405b"), None, 100.0)
+    shape = cut(Model.load("llama-3.1-405b"), None, 100.0)
     with pytest.raises(TooLargeError, match="not even one layer"):
         measure_phases(shape, "fp32", "cpu", 1, 64, 8)
 
@@ -477,7 +414,7 @@ def test_unknown_devices_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
 def test_operations_add_up_to_what_they_are_parts_of(name: str) -> None:
-    found = measure_phases(SHAPES[name], "fp32", "cpu", 2, 16, 4, repeats=3)
+    found = measure_phases(ALL[name], "fp32", "cpu", 2, 16, 4, repeats=3)
     names = {"llama": {"mlp_gate_up", "mlp_down"}, "mixtral": {"router", "experts"}}[name]
     common = {"pass", "embedding", "norm", "qkv", "attention", "attention_output", "elementwise",
               "lm_head", "sampling"}
@@ -554,10 +491,10 @@ def test_nothing_else_imports_torch() -> None:
 @gpu
 @needs_gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ALL)
 def test_logits_on_cuda_equal_those_on_cpu(name: str, dtype: str) -> None:
-    tokens, there = prompt(SHAPES[name]), built(SHAPES[name], DTYPES[dtype], "cuda")
-    here = Transformer(SHAPES[name], torch.float32, "cpu", tokens=64)
+    tokens, there = prompt(ALL[name]), built(ALL[name], DTYPES[dtype], "cuda")
+    here = Transformer(ALL[name], torch.float32, "cpu", tokens=64)
     here.load_state_dict({k: v.float().cpu() for k, v in there.state_dict().items()})
     exact, found = here(tokens), there(tokens.cuda()).float().cpu()
     assert (found - exact).norm() / exact.norm() < {"fp32": 1e-3, "bf16": 0.2, "fp16": 0.03}[dtype]

@@ -92,8 +92,8 @@ def test_a_cut_model_is_not_taken_for_the_whole_one() -> None:
     assert model_of("llama-3.2-1b layers=2")[0].layer_count == 2
     assert model_of("llama-3.2-1b layers=2 scale=0.5")[0].hidden == 1024
     assert model_of("llama-3.2-1b")[0].layer_count == 16
-    for wrong in ("llama-3.2-1x layers=2", "llama-3.2-1b layers=0", "deepseek-v3 layers=2",
-                  "llama-3.2-1b scale=1e9e"):
+    assert [g.count for g in model_of("deepseek-v3 layers=4")[0].layers] == [1, 3]
+    for wrong in ("llama-3.2-1x layers=2", "llama-3.2-1b layers=0", "llama-3.2-1b scale=1e9e"):
         with pytest.raises(UnknownError):
             model_of(wrong)
 
@@ -191,11 +191,24 @@ def test_no_gpu_is_one_line(capsys: Any) -> None:
     assert "use --device cpu" in refused(capsys, *SMALL, "--device", "cuda")
 
 
-@pytest.mark.parametrize(("model", "words"), [
-    ("llama-9", "llama-9"), ("deepseek-v3", "multi-head latent attention"),
-    ("mamba-2.8b", "Mamba")])
-def test_models_that_do_not_run_are_named(capsys: Any, model: str, words: str) -> None:
-    assert words in refused(capsys, "measure", model, *SMALL[2:])
+def test_unknown_models_are_named(capsys: Any) -> None:
+    assert "llama-9" in refused(capsys, "measure", "llama-9", *SMALL[2:])
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3.2", "mamba-2.8b", "gpt2", "gemma-3n-e2b",
+                                   "gpt-oss-20b", "qwen3-next-80b-a3b", "nemotron-3-nano-30b-a3b",
+                                   "llama-3.2-11b-vision", "zamba2-7b"])
+def test_every_kind_of_layer_is_timed_by_operation(capsys: Any, model: str) -> None:
+    args = ["measure", model, *SMALL[2:], "--layers", "6", "--scale", "0.03", "--json"]
+    code, out, _ = tokline(capsys, *args)
+    assert code == 0
+    for phase in ("prefill", "decode"):
+        found = json.loads(out)["points"][0][phase]
+        counted = {o["name"] for o in found["operations"] if o["bytes"] > 0.0}
+        timed = {o["name"] for o in found["operations"] if o["count"] > 0}
+        assert counted == timed
+        assert sum(o["flops"] for o in found["operations"]) == pytest.approx(found["flops"])
+        assert sum(o["bytes"] for o in found["operations"]) == pytest.approx(found["bytes"])
 
 
 def test_what_does_not_fit_is_a_no_that_says_what_does(capsys: Any) -> None:

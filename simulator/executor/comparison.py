@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.deployment import Workload
+from simulator.executor.comparison_shapes import SHAPES
 from simulator.executor.counts import TooLargeError, deployment_of
+from simulator.executor.cut import cut
 from simulator.executor.measure import Measured, Runner
-from simulator.executor.shape import SHAPES, Shape
 from simulator.executor.timing import find_device, set_threads
 from simulator.layers import Phase
 from simulator.request import Estimate, Figure, estimate
 from simulator.specs.hardware import Hardware
+from simulator.specs.model import Model
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Point:
     """One model at one number format, batch and prompt."""
 
     name: str
-    shape: Shape
+    model: Model
     dtype: str
     batch: int
     input: int
@@ -68,7 +70,7 @@ def points(hardware: Hardware, dtypes: Sequence[str], cuda: bool) -> list[Point]
     found: list[Point] = []
     turn = 0
     for name, shape in SHAPES.items():
-        run = replace(shape, layers=4 * shape.layers) if cuda else shape
+        run = cut(shape, 4 * shape.layer_count) if cuda else shape
         for dtype in dtypes:
             loads = [Point(name, run, dtype, b * (8 if cuda else 1), n * (8 if cuda else 1), OUTPUT)
                      for b, n in LOADS]
@@ -85,7 +87,7 @@ def points(hardware: Hardware, dtypes: Sequence[str], cuda: bool) -> list[Point]
 
 def predict(point: Point, hardware: Hardware) -> Estimate:
     """The estimate of the shape that will run, by the executor as the engine."""
-    d = deployment_of(point.shape, point.dtype, point.name, hardware, "executor")
+    d = deployment_of(point.model, point.dtype, hardware, "executor")
     return estimate(d, Workload(point.batch, point.input, point.output))
 
 
@@ -103,9 +105,9 @@ def compare(hardware: Hardware, device: str, chosen: Sequence[Point], threads: i
         progress(f"{number} of {len(chosen)}: {point.name} {point.dtype}, batch {point.batch}, "
                  f"input {point.input}")
         e = predict(point, hardware)
-        if last is None or (last.shape, last.dtype) != (point.shape, point.dtype):
+        if last is None or (last.model, last.dtype) != (point.model, point.dtype):
             longest = max(p.input + p.output for p in chosen)
-            runner = Runner(point.shape, point.dtype, place, longest)
+            runner = Runner(point.model, point.dtype, place, longest)
         last = point
         assert runner is not None
         try:

@@ -149,7 +149,7 @@ def write_comparison(path: str, c: Comparison) -> None:
             session = Session(
                 model=x.point.name,
                 hardware=path if path.endswith((".yaml", ".yml")) else c.hardware.name,
-                shape=x.point.shape, parameters=0,
+                spec=x.point.model, parameters=0,
                 weight_bytes=0.0, dtype=x.point.dtype, mode="eager", environment=c.environment,
                 measured=[x.measured])
             more = (x.phase, *(f"{1e3 * float(v):.6g}" for v in (

@@ -1,30 +1,31 @@
-"""What the simulator counts for a shape: FLOPs, bytes and memory of a prefill and a decode step.
+"""What the simulator counts for a model: FLOPs, bytes and memory of a prefill and a decode step.
 
 Counts only, so they hold on any device; the operations bear the names that the executor times.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.allocation import kv_bytes_per_token
 from simulator.deployment import Deployment
 from simulator.errors import DoesNotFitError
-from simulator.executor.shape import Shape
-from simulator.executor.shapes import model_of
+from simulator.executor.cut import at_format, cut
+from simulator.kv_cache import fixed_state_elements
 from simulator.layers import Phase, Segment, pass_operations
 from simulator.memory import activation_bytes, weight_bytes
 from simulator.operations import Operation
+from simulator.operations.ssm import STATE_BYTES
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
+from simulator.specs.model import Model
 from simulator.units import format_memory
 
-# The executor's name for what the simulator lists apart; other names are the same in both.
-_TIMED_AS = {"final_norm": "norm", "qk_norm": "norm", "small_weights": "norm",
-             "residual": "elementwise", "rope_and_kv_write": "elementwise",
-             "kv_write": "elementwise", "mlp_activation": "elementwise"}
+# What the executor times by kind, each other operation by its name.
+_BY_KIND = ("attention", "norm", "elementwise")
 # A device, since a deployment has one; counts don't depend on it.
 _ANY = Hardware(name="any", title="any", memory_bandwidth=1.0, memory_capacity=1.0,
                 peak_bf16=1.0)
@@ -40,18 +41,21 @@ class Work:
     bytes: float
 
 
-def deployment_of(shape: Shape, dtype: str, name: str = "shape",
-                  hardware: Hardware | None = None, engine: str = "ideal") -> Deployment:
-    """The shape at one number format; without hardware for counts alone."""
-    return Deployment(model_of(shape, name, dtype), hardware or _ANY,
-                      load_engine(engine), activations=dtype, kv=dtype)
+def deployment_of(model: Model, dtype: str, hardware: Hardware | None = None,
+                  engine: str = "ideal") -> Deployment:
+    """The model with weights, activations and cache in one number format.
+
+    Without hardware for counts alone.
+    """
+    return Deployment(at_format(model, dtype), hardware or _ANY, load_engine(engine),
+                      activations=dtype, kv=dtype)
 
 
 def timed_as(operation: Operation) -> str:
     """Name under which the executor times an operation."""
-    if operation.kind == "attention":
-        return "attention"
-    return _TIMED_AS.get(operation.name, operation.name)
+    if operation.name == "small_weights":
+        return "norm"
+    return operation.kind if operation.kind in _BY_KIND else operation.name
 
 
 def work(d: Deployment, phase: Phase, batch: int, prompt: int, output: int = 1
@@ -63,7 +67,10 @@ def work(d: Deployment, phase: Phase, batch: int, prompt: int, output: int = 1
         contexts = prompt + np.arange(1.0, output)
         segment = Segment(float(batch), 1.0, contexts, phase)
     found: dict[str, Work] = {}
+    way = int(phase == "prefill")    # latent attention expands in a prefill and absorbs in a step
     for o in pass_operations(d, [segment], float(batch)):
+        if o.alternative is not None and o.alternative[1] != way:
+            continue
         flops, size = (float(np.mean(o.count * x)) for x in (o.flops, o.bytes))
         before = found.get(timed_as(o), Work(0.0, 0.0))
         found[timed_as(o)] = Work(before.flops + flops, before.bytes + size)
@@ -75,25 +82,26 @@ def total(parts: dict[str, Work]) -> Work:
     return Work(sum(w.flops for w in parts.values()), sum(w.bytes for w in parts.values()))
 
 
-def needed_bytes(shape: Shape, dtype: str, batch: int, prompt: int, output: int) -> float:
+def needed_bytes(model: Model, dtype: str, batch: int, prompt: int, output: int) -> float:
     """Memory of a run: weights, the whole KV cache, activations of the prefill, the runtime.
 
-    The executor keeps the cache of window layers whole, and logits in fp32 beside.
+    The executor keeps the cache of window layers whole, recurrent states in fp32, and logits in
+    fp32 beside.
     """
-    d = deployment_of(shape, dtype)
-    cache = kv_bytes_per_token(d) * batch * (prompt + output)
+    d = deployment_of(model, dtype)
+    cache = batch * (kv_bytes_per_token(d) * (prompt + output)
+                     + STATE_BYTES * fixed_state_elements(model))
     return float(weight_bytes(d) + cache + activation_bytes(d, float(batch), float(prompt))
                  + RUNTIME_BYTES)
 
 
-def layers_that_fit(shape: Shape, dtype: str, batch: int, prompt: int, output: int,
+def layers_that_fit(model: Model, dtype: str, batch: int, prompt: int, output: int,
                     free: float) -> int:
-    """Most layers of the shape's kind that run in `free` bytes; 0 if none."""
-    def need(layers: int) -> float:
-        return needed_bytes(replace(shape, layers=layers), dtype, batch, prompt, output)
+    """Most layers, of the model's kinds, that run in `free` bytes; 0 if none."""
+    def fits(layers: int) -> bool:
+        return needed_bytes(cut(model, layers), dtype, batch, prompt, output) <= free
 
-    one, two = need(1), need(2)
-    return max(0, min(shape.layers, 1 + int((free - one) // (two - one)))) if one <= free else 0
+    return bisect_right(range(1, model.layer_count + 1), 0, key=lambda n: int(not fits(n)))
 
 
 class TooLargeError(DoesNotFitError):
@@ -107,12 +115,12 @@ class TooLargeError(DoesNotFitError):
                          f"{format_memory(free)} are free; {way}")
 
 
-def check_memory(shape: Shape, dtype: str, batch: int, prompt: int, output: int, free: float,
+def check_memory(model: Model, dtype: str, batch: int, prompt: int, output: int, free: float,
                  of: str) -> None:
     """TooLargeError where a run would not fit."""
-    needed = needed_bytes(shape, dtype, batch, prompt, output)
+    needed = needed_bytes(model, dtype, batch, prompt, output)
     if needed > free:
-        raise TooLargeError(needed, free, layers_that_fit(shape, dtype, batch, prompt, output,
+        raise TooLargeError(needed, free, layers_that_fit(model, dtype, batch, prompt, output,
                                                           free), of)
 
 

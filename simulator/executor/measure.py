@@ -1,4 +1,4 @@
-"""Prefill and decode of a shape, timed whole and operation by operation.
+"""Prefill and decode of a model, timed whole and operation by operation.
 
 Operations are timed inside the running model, so that what lies in a cache is what the model itself
 leaves there: a step uses each weight once, and between two uses of one the whole model passes by.
@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from simulator.errors import InputError, nearest
+from simulator.executor.cache import Cache
 from simulator.executor.counts import Work, check_memory, deployment_of, total, work
-from simulator.executor.shape import Shape
+from simulator.executor.experts import Experts
+from simulator.executor.modules import Norm, Timed
 from simulator.executor.timing import (
     FEWEST,
     Stopwatch,
@@ -30,16 +32,9 @@ from simulator.executor.timing import (
     synchronise,
     time_calls,
 )
-from simulator.executor.transformer import (
-    CoreAttention,
-    Experts,
-    Greedy,
-    KvCache,
-    Linear,
-    RMSNorm,
-    Transformer,
-)
+from simulator.executor.transformer import Transformer
 from simulator.layers import Phase
+from simulator.specs.model import Model, Moe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # What runs between the operations that have a module of their own.
@@ -144,13 +139,11 @@ class OperationClock:
 
 
 def _label(name: str, module: nn.Module) -> str | None:
-    if isinstance(module, RMSNorm):
+    if isinstance(module, Norm):
         return "norm"
     if isinstance(module, Experts):
         return "experts"
-    if isinstance(module, Linear | CoreAttention | Greedy | nn.Embedding):
-        return name.rsplit(".", 1)[-1]
-    return None
+    return name.rsplit(".", 1)[-1] if isinstance(module, Timed | nn.Embedding) else None
 
 
 class Runner:
@@ -161,17 +154,18 @@ class Runner:
     graph     a CUDA graph of that decode step
     """
 
-    def __init__(self, shape: Shape, dtype: str, device: torch.device | str, tokens: int,
+    def __init__(self, spec: Model, dtype: str, device: torch.device | str, tokens: int,
                  compiled: bool = False, graph: bool = False, seed: int = 0) -> None:
         self.device = find_device(device) if isinstance(device, str) else device
         if graph and self.device.type != "cuda":
             raise InputError("--cuda-graph: needs --device cuda")
-        self.shape, self.dtype, self.compiled, self.graph = shape, dtype, compiled, graph
-        self.model = Transformer(shape, find_dtype(dtype), self.device, tokens, seed)
-        if shape.experts and (compiled or graph) and not self._experts_at_once():
+        self.spec, self.dtype, self.compiled, self.graph = spec, dtype, compiled, graph
+        self.model = Transformer(spec, find_dtype(dtype), self.device, tokens, seed)
+        routed = any(isinstance(g.ffn, Moe) for g in spec.layers)
+        if routed and (compiled or graph) and not self._experts_at_once():
             raise InputError("--compile, --cuda-graph: experts need bf16 on CUDA and a torch with "
                              "grouped_mm (2.10 and on)")
-        self.deployment = deployment_of(shape, dtype)
+        self.deployment = deployment_of(spec, dtype)
         settle(self.device, torch.get_num_threads())
         self.generator = torch.Generator(device=self.device).manual_seed(seed + 1)
 
@@ -187,15 +181,14 @@ class Runner:
 
     def tokens(self, batch: int, length: int) -> Tensor:
         """Random tokens (batch, length)."""
-        return torch.randint(0, self.shape.vocabulary, (batch, length), device=self.device,
+        return torch.randint(0, self.spec.vocabulary, (batch, length), device=self.device,
                              generator=self.generator)
 
-    def cache(self, batch: int, filled: int, room: int) -> KvCache:
+    def cache(self, batch: int, filled: int, room: int) -> Cache:
         """A cache with room for `room` tokens, `filled` of them random."""
         cache = self.model.cache(batch, room)
-        for part in (cache.k, cache.v):
-            for layer in part:
-                layer.normal_(generator=self.generator)
+        for tensor in cache.tensors:
+            tensor.normal_(generator=self.generator)
         cache.length = filled
         return cache
 
@@ -207,7 +200,7 @@ class Runner:
         return time_calls(lambda: run(tokens, cache), self.device, repeats, 2 if self.compiled
                           else 1, budget, cache.reset)
 
-    def _first_token(self, tokens: Tensor, cache: KvCache) -> Tensor:
+    def _first_token(self, tokens: Tensor, cache: Cache) -> Tensor:
         token: Tensor = self.model.sampling(self.model.prefill(tokens, cache))
         return token
 
@@ -246,7 +239,7 @@ class Runner:
             seconds += watch.seconds()
         return Timing.of(seconds).per(steps)
 
-    def _eager_step(self, cache: KvCache, batch: int) -> _Step:
+    def _eager_step(self, cache: Cache, batch: int) -> _Step:
         token = self.tokens(batch, 1)
 
         def run() -> None:
@@ -254,7 +247,7 @@ class Runner:
 
         return _Step(run, cache.reset, token)
 
-    def _static_step(self, cache: KvCache, batch: int) -> _Step:
+    def _static_step(self, cache: Cache, batch: int) -> _Step:
         token = self.tokens(batch, 1)
         position = torch.zeros(1, dtype=torch.long, device=self.device)
 
@@ -271,7 +264,7 @@ class Runner:
         return _Step(replay, position.fill_, token)
 
     def _captured(self, run: Callable[[], None]) -> Callable[[], None]:
-        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
             for _ in range(3):
@@ -316,7 +309,7 @@ class Runner:
     def measure(self, batch: int, prompt: int, output: int, repeats: int = 5,
                 budget: float = 10.0, operations: bool = True) -> list[Measured]:
         """Prefill and, of more than one output token, decode: whole, then by operation."""
-        check_memory(self.shape, self.dtype, batch, prompt, output,
+        check_memory(self.spec, self.dtype, batch, prompt, output,
                      free_memory(self.device) + self.weight_bytes,
                      f"batch {batch}, input {prompt}, output {output}")
         found: list[Measured] = []
@@ -345,16 +338,16 @@ class _Step:
     token: Tensor
 
 
-def measure_phases(shape: Shape, dtype: str, device: torch.device | str, batch: int, prompt: int,
+def measure_phases(model: Model, dtype: str, device: torch.device | str, batch: int, prompt: int,
                    output: int, repeats: int = 5, budget: float = 10.0, compiled: bool = False,
                    graph: bool = False, operations: bool = True) -> list[Measured]:
-    """Prefill and decode of one shape at one batch and one pair of lengths.
+    """Prefill and decode of one model at one batch and one pair of lengths.
 
     TooLargeError, before anything is allocated, where the device has no room for it.
     """
     place = find_device(device) if isinstance(device, str) else device
-    check_memory(shape, dtype, batch, prompt, output, free_memory(place), "the shape")
-    runner = Runner(shape, dtype, place, prompt + output, compiled, graph)
+    check_memory(model, dtype, batch, prompt, output, free_memory(place), "the model")
+    runner = Runner(model, dtype, place, prompt + output, compiled, graph)
     return runner.measure(batch, prompt, output, repeats, budget, operations)
 
 

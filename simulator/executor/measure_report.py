@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from simulator.executor.measure import Measured
-from simulator.executor.shape import Shape
 from simulator.executor.timing import Timing
+from simulator.specs.model import Model, model_to_dict
 from simulator.units import (
     format_bandwidth,
     format_flops,
@@ -35,7 +35,7 @@ class Session:
 
     model: str
     hardware: str
-    shape: Shape
+    spec: Model
     parameters: int
     weight_bytes: float
     dtype: str
@@ -75,7 +75,7 @@ def session_dict(s: Session, wall: float, file: str | None) -> dict[str, Any]:
     """The JSON of a session: SI units; times as median, p10 and p90 of `repeats`."""
     return {
         "schema_version": 1, "model": s.model, "hardware": s.hardware,
-        "engine": ENGINE, "mode": s.mode, "dtype": s.dtype, "shape": asdict(s.shape),
+        "engine": ENGINE, "mode": s.mode, "dtype": s.dtype, "shape": model_to_dict(s.spec),
         "parameters": s.parameters, "weights_bytes": s.weight_bytes,
         "peak_memory_bytes": s.peak, "environment": s.environment,
         "points": [{"batch": p[0], "input": p[1], "output": p[2],
@@ -85,11 +85,8 @@ def session_dict(s: Session, wall: float, file: str | None) -> dict[str, Any]:
 
 
 def _notes(s: Session, m: Measured) -> str:
-    e, shape = s.environment, s.shape
-    size = (f"hidden={shape.hidden} layers={shape.layers} heads={shape.query_heads}/"
-            f"{shape.kv_heads}x{shape.head_dim} vocabulary={shape.vocabulary} "
-            + (f"experts={shape.active_experts}/{shape.experts}x{shape.expert_ffn}"
-               if shape.experts else f"ffn={shape.ffn}"))
+    e, spec = s.environment, s.spec
+    size = f"hidden={spec.hidden} layers={spec.layer_count} vocabulary={spec.vocabulary}"
     clock = e["clock_hz"]
     parts = [
         f"median of {m.time.repeats}, p10 {m.time.low * 1e3:.6g} ms, "

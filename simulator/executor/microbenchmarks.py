@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from simulator.executor.attention import CoreAttention, rotate
+from simulator.executor.modules import Norm, linear
 from simulator.executor.timing import time_calls
-from simulator.executor.transformer import CoreAttention, RMSNorm, linear, rotate
 
 # Bytes that cold copies fill at least, and several times the last-level cache; hot ones where no
 # cache was found.
@@ -107,14 +108,14 @@ def gemm(bench: Bench, m: int, k: int, n: int, hot: bool) -> float:
 def prefill_attention(bench: Bench, S: int, heads: int, kv_heads: int, d: int) -> float:
     """Seconds of causal attention of S tokens."""
     q, k, v = (bench.random(1, h, S, d) for h in (heads, kv_heads, kv_heads))
-    core = CoreAttention(None)
+    core = CoreAttention()
     return bench.time(lambda: core(q, k, v))
 
 
 def decode_attention(bench: Bench, batch: int, N: int, heads: int, kv_heads: int, d: int,
                      hot: bool) -> float:
     """Seconds of one query a sequence over N cached tokens."""
-    q, core = bench.random(batch, heads, 1, d), CoreAttention(None)
+    q, core = bench.random(batch, heads, 1, d), CoreAttention()
     caches = bench.copies(lambda: bench.random(2, batch, kv_heads, N, d), hot)
 
     def call() -> object:
@@ -126,7 +127,7 @@ def decode_attention(bench: Bench, batch: int, N: int, heads: int, kv_heads: int
 
 def norm(bench: Bench, rows: int, width: int) -> float:
     """Seconds of an RMS norm of `rows` tokens."""
-    layer = RMSNorm(width, 1e-5).to(bench.device, bench.dtype).requires_grad_(False)
+    layer = Norm(width, 1e-5).to(bench.device, bench.dtype).requires_grad_(False)
     x = bench.random(rows, width)
     return bench.time(lambda: layer(x))
 
@@ -134,13 +135,13 @@ def norm(bench: Bench, rows: int, width: int) -> float:
 def rope(bench: Bench, tokens: int, heads: int, kv_heads: int, d: int) -> float:
     """Seconds of turning q and k of `tokens` tokens, and writing k and v to the cache."""
     both = bench.random(1, tokens, heads + 2 * kv_heads, d)
-    cos, sin = bench.random(tokens, d), bench.random(tokens, d)
+    table = {d: (bench.random(tokens, d), bench.random(tokens, d))}
     k_cache, v_cache = bench.random(1, kv_heads, tokens, d), bench.random(1, kv_heads, tokens, d)
 
     def call() -> None:
         q, k, v = both[:, :, :heads], both[:, :, heads:-kv_heads], both[:, :, -kv_heads:]
-        rotate(q.transpose(1, 2), cos, sin)
-        k_cache.copy_(rotate(k.transpose(1, 2), cos, sin))
+        rotate(q.transpose(1, 2), table, d)
+        k_cache.copy_(rotate(k.transpose(1, 2), table, d))
         v_cache.copy_(v.transpose(1, 2))
 
     return bench.time(call)

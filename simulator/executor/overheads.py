@@ -12,13 +12,16 @@ from functools import partial
 
 import torch
 
+from simulator.executor.comparison_shapes import dense
+from simulator.executor.cut import at_format, cut
+from simulator.executor.experts import Experts
 from simulator.executor.machine import Kernel, Machine, machine_hardware
 from simulator.executor.microbenchmarks import Bench
-from simulator.executor.shape import Shape
 from simulator.executor.timing import time_calls
-from simulator.executor.transformer import Experts, Transformer
+from simulator.executor.transformer import Transformer
+from simulator.specs.model import Moe
 
-TINY = Shape(hidden=128, layers=2, query_heads=2, kv_heads=1, head_dim=64, ffn=128, vocabulary=256)
+TINY = dense("tiny", 128, 2, 2, 1, 64, 128, 256)
 MANY, CONTEXT = 12, 64
 REPEATS = 60
 EXPERTS = 16
@@ -26,7 +29,7 @@ EXPERTS = 16
 
 def _step_time(b: Bench, layers: int) -> float:
     """Seconds of a decode step of the tiny model, with its greedy choice."""
-    model = Transformer(replace(TINY, layers=layers), b.dtype, b.device, 2 * CONTEXT)
+    model = Transformer(cut(TINY, layers), b.dtype, b.device, 2 * CONTEXT)
     cache = model.cache(1, 2 * CONTEXT)
     token = torch.zeros(1, 1, dtype=torch.long, device=b.device)
 
@@ -41,11 +44,10 @@ def _predicted(machine: Machine, name: str, layers: int) -> float:
     """The same step as the machine's kernels alone predict it."""
     from simulator.deployment import Deployment
     from simulator.efficiency import Efficiency
-    from simulator.executor.shapes import model_of
     from simulator.specs.engine import load_engine
     from simulator.step import decode
 
-    model = model_of(replace(TINY, layers=layers), "tiny", name)
+    model = at_format(cut(TINY, layers), name)
     hardware, engine = machine_hardware(machine), load_engine("executor")
     d = Deployment(model, hardware, engine, activations=name)
     context = float(CONTEXT + 1)
@@ -61,8 +63,8 @@ def _experts(b: Bench, name: str) -> Kernel:
 
 def _expert_layer_time(b: Bench, picked: int) -> float:
     """Seconds of a tiny layer of experts for one token that picks so many of them."""
-    shape = replace(TINY, experts=EXPERTS, active_experts=picked, expert_ffn=64, ffn=0)
-    layer = Experts(shape).to(b.device, b.dtype).requires_grad_(False)
+    spec = Moe(experts=EXPERTS, top_k=picked, width=64)
+    layer = Experts(spec, TINY.hidden).to(b.device, b.dtype).requires_grad_(False)
     for p in layer.parameters():
         p.normal_(std=0.05)
     x = b.random(1, 1, TINY.hidden)
@@ -75,9 +77,9 @@ def with_overheads(machine: Machine, benches: Mapping[str, Bench],
     progress("overheads of a layer, a step and an expert")
     layer, step, experts = [], [], []
     for name, b in benches.items():
-        rest = [_step_time(b, n) - _predicted(machine, name, n) for n in (TINY.layers, MANY)]
-        layer.append((rest[1] - rest[0]) / (MANY - TINY.layers))
-        step.append(rest[0] - TINY.layers * layer[-1])
+        rest = [_step_time(b, n) - _predicted(machine, name, n) for n in (TINY.layer_count, MANY)]
+        layer.append((rest[1] - rest[0]) / (MANY - TINY.layer_count))
+        step.append(rest[0] - TINY.layer_count * layer[-1])
         experts.append(_experts(b, name))
     layers, steps = sum(layer) / len(layer), sum(step) / len(step)
     notes = tuple(f"Tiny models took {-rest * 1e6:.3g} us a {what} less than their kernels' "

@@ -11,9 +11,9 @@ from torch._dynamo.exc import TorchDynamoException
 
 from simulator.errors import InputError
 from simulator.executor.counts import TooLargeError, check_memory
+from simulator.executor.cut import cut, cut_name
 from simulator.executor.measure import Measured, Runner
 from simulator.executor.measure_report import Session
-from simulator.executor.shapes import shape_name, shape_of
 from simulator.executor.timing import (
     Timing,
     environment,
@@ -50,19 +50,20 @@ def measure_model(
     """
     place = find_device(device)
     set_threads(threads)
-    shape = shape_of(model, layers, scale)
+    kept = cut(model, layers, scale)
+    name = cut_name(model, kept, scale)
     points = [(b, i) for i in inputs for b in batches]
     free = free_memory(place)
     for batch, prompt in points:
-        check_memory(shape, dtype, batch, prompt, output, free,
-                     f"{shape_name(model, shape, scale)} in {dtype} at batch {batch:,}, input "
+        check_memory(kept, dtype, batch, prompt, output, free,
+                     f"{name} in {dtype} at batch {batch:,}, input "
                      f"{prompt:,}, output {output:,}")
     progress("random weights")
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)
     measured: list[Measured] = []
     try:
-        runner = Runner(shape, dtype, place, max(inputs) + output, compiled, graph)
+        runner = Runner(kept, dtype, place, max(inputs) + output, compiled, graph)
         rounds = 1 if compiled else min(ROUNDS, repeats)    # a round would compile anew
         for turn in range(1, rounds + 1):
             for batch, prompt in points:
@@ -77,8 +78,8 @@ def measure_model(
         raise InputError(f"--compile: torch could not compile the model: {reason[:200]}") from None
     found = environment(place)
     return Session(
-        model=shape_name(model, shape, scale), hardware=hardware or str(found["device_name"]),
-        shape=shape, parameters=runner.model.parameter_count, weight_bytes=runner.weight_bytes,
+        model=name, hardware=hardware or str(found["device_name"]),
+        spec=kept, parameters=runner.model.parameter_count, weight_bytes=runner.weight_bytes,
         dtype=dtype, mode=runner.mode, environment=found, measured=joined(measured),
         peak=float(torch.cuda.max_memory_allocated(place)) if place.type == "cuda" else None)
 

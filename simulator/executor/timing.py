@@ -107,7 +107,7 @@ class Stopwatch:
     def mark(self) -> None:
         """Now, in the order of what was given to the device."""
         if self.device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(self.device))
             self.marks.append(event)
         else:

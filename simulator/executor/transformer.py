@@ -1,306 +1,221 @@
 """A decoder in plain torch: what the simulator predicts, as something that runs.
 
-Tokens -> embedding -> layers of (norm, attention, norm, MLP or experts) -> norm -> logits. Weights
-are random unless loaded. All sequences of a batch have the same length: there is no padding.
+Tokens -> embedding -> layers of (norm, mixer, norm, MLP or experts) -> norm -> logits, for every
+kind of layer that a model file can describe. Weights are random unless loaded. All sequences of a
+batch have the same length: there is no padding.
 
 Two ways to decode. Eager: the filled part of the KV cache is sliced, so a step reads what it needs.
 Static: shapes never change, so that a step can be compiled or captured in a CUDA graph; it reads
 the whole allocated cache and masks what isn't filled.
-
-Letters: B sequences, S new tokens, N tokens in the cache, D hidden, h query heads, K KV heads,
-g = h / K query heads of a KV head, d head size, F width of an MLP, E experts, k experts a token.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from simulator.executor.shape import Shape
+from simulator.errors import InputError
+from simulator.executor.attention import Attention, rope_table, rotated_width
+from simulator.executor.cache import Cache, Step
+from simulator.executor.experts import Experts
+from simulator.executor.latent_attention import LatentAttention
+from simulator.executor.modules import Greedy, Linear, Mlp, Norm, Numerics
+from simulator.executor.recurrent import (
+    GatedDeltaLayer,
+    Mamba2Layer,
+    MambaLayer,
+    ShortConvLayer,
+)
+from simulator.specs.model import Attention as AttentionSpec
+from simulator.specs.model import (
+    Dense,
+    Extra,
+    FeedForward,
+    GatedDelta,
+    LayerGroup,
+    Mamba,
+    Mamba2,
+    Mla,
+    Model,
+    Moe,
+    ShortConv,
+)
 
 RANDOM_BLOCK = 2**22
-ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b, x (..., k), W (n, k).
-
-    fp32 on CPU goes to oneDNN: the default BLAS takes m times as long for m rows up to 8 although
-    the weights are read once (AMD Zen 3, torch 2.13: 28 ms against 10 ms at 4 rows).
-    """
-    if (ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32
-            and not torch.compiler.is_compiling()):
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return result
-    return F.linear(x, weight, bias)
-
-
-class Linear(nn.Module):
-    """A matrix (n, k) and perhaps a bias (n)."""
-
-    def __init__(self, k: int, n: int, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(n, k))
-        self.bias = nn.Parameter(torch.empty(n)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+def _mixer(group: LayerGroup, hidden: int, numerics: Numerics, layer: int, source: int | None,
+           lends: bool) -> nn.Module | None:
+    mixer = group.mixer
+    if isinstance(mixer, AttentionSpec):
+        return Attention(mixer, hidden, numerics, layer, source, lends)
+    if isinstance(mixer, Mla):
+        return LatentAttention(mixer, hidden, numerics)
+    if isinstance(mixer, Mamba):
+        return MambaLayer(mixer, hidden, numerics)
+    if isinstance(mixer, Mamba2):
+        return Mamba2Layer(mixer, hidden, numerics)
+    if isinstance(mixer, GatedDelta):
+        return GatedDeltaLayer(mixer, hidden, numerics)
+    return ShortConvLayer(mixer, hidden, numerics) if isinstance(mixer, ShortConv) else None
 
 
-class RMSNorm(nn.Module):
-    """w x / sqrt(mean(x^2) + eps) over the last axis."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-
-class KvCache:
-    """K and V of all layers, (B, K, N, d) each, allocated for `tokens`; `length` are filled."""
-
-    def __init__(self, shape: Shape, batch: int, tokens: int, dtype: torch.dtype,
-                 device: torch.device | str) -> None:
-        size = (shape.layers, batch, shape.kv_heads, tokens, shape.head_dim)
-        self.k = torch.zeros(size, dtype=dtype, device=device)
-        self.v = torch.zeros(size, dtype=dtype, device=device)
-        self.length = 0
-
-    @property
-    def tokens(self) -> int:
-        """Tokens a sequence that there is room for."""
-        return self.k.shape[3]
-
-    def reset(self, length: int = 0) -> None:
-        """Forget all but the first `length` tokens."""
-        self.length = length
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write S new tokens behind the filled part; all K and V up to them."""
-        end = self.length + k.shape[2]
-        self.k[layer, :, :, self.length:end] = k
-        self.v[layer, :, :, self.length:end] = v
-        return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
-
-    def write(self, layer: int, position: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write one token at a position (1,) that lies on the device; all K and V, filled or not.
-        """
-        self.k[layer].index_copy_(2, position, k)
-        self.v[layer].index_copy_(2, position, v)
-        return self.k[layer], self.v[layer]
-
-
-def rope_table(shape: Shape, tokens: int, dtype: torch.dtype,
-               device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """cos and sin (tokens, d) of position x frequency, RoFormer (2104.09864) eq. 15."""
-    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device)
-    frequency = 1.0 / shape.rope_theta ** (half / shape.head_dim)
-    position = torch.arange(tokens, dtype=torch.float32, device=device)
-    angle = torch.outer(position, frequency).repeat(1, 2)
-    return angle.cos().to(dtype), angle.sin().to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (B, heads, S, d) turned by its position; the pairs are (i, i + d/2)."""
-    left, right = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-right, left), dim=-1) * sin
-
-
-class CoreAttention(nn.Module):
-    """softmax(q K^T / sqrt(d)) V of the last S of N tokens, causal."""
-
-    def __init__(self, window: int | None) -> None:
-        super().__init__()
-        self.window = window
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, position: Tensor | None = None) -> Tensor:
-        """q (B, h, S, d), k and v (B, K, N, d) -> (B, h, S, d)."""
-        S, N, window = q.shape[2], k.shape[2], self.window
-        if position is not None:
-            return self.grouped(q, k, v, self.seen(position, torch.arange(N, device=q.device)))
-        if S == 1:
-            first = 0 if window is None else max(N - window, 0)
-            return self.grouped(q, k[:, :, first:], v[:, :, first:])
-        if S == N and (window is None or window >= N):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        if window is None:
-            return self.masked(q, k, v, N - S, 0)
-        # A block of queries sees one window before it: all further keys need not be scored.
-        blocks = []
-        for start in range(0, S, window):
-            stop = min(start + window, S)
-            low, high = max(N - S + start - window + 1, 0), N - S + stop
-            blocks.append(self.masked(q[:, :, start:stop], k[:, :, low:high], v[:, :, low:high],
-                                      N - S + start, low))
-        return torch.cat(blocks, dim=2)
-
-    def seen(self, query: Tensor, key: Tensor) -> Tensor:
-        """Whether the tokens at positions `query` see those at `key`: (queries, keys)."""
-        back = query[:, None] - key[None, :]
-        return back >= 0 if self.window is None else (back >= 0) & (back < self.window)
-
-    def masked(self, q: Tensor, k: Tensor, v: Tensor, query: int, key: int) -> Tensor:
-        """Attention of queries from position `query` on to keys from position `key` on."""
-        mask = self.seen(query + torch.arange(q.shape[2], device=q.device),
-                         key + torch.arange(k.shape[2], device=q.device))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-
-    def grouped(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """One query a sequence: the g heads of a KV head stand as rows, so K and V are read once.
-        """
-        B, h, _, d = q.shape
-        rows = q.view(B, k.shape[1], h // k.shape[1], d)
-        out = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
-        return out.reshape(B, h, 1, d)
-
-
-class Attention(nn.Module):
-    """Grouped-query attention with its projections."""
-
-    def __init__(self, shape: Shape, layer: int) -> None:
-        super().__init__()
-        self.shape, self.layer = shape, layer
-        self.qkv = Linear(shape.hidden, shape.queries + 2 * shape.keys, shape.qkv_bias)
-        self.attention = CoreAttention(shape.window)
-        self.attention_output = Linear(shape.queries, shape.hidden, shape.output_bias)
-        self.q_norm = RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else None
-        self.k_norm = RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else None
-
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KvCache | None,
-                position: Tensor | None) -> Tensor:
-        s, (B, S, _) = self.shape, x.shape
-        heads = self.qkv(x).view(B, S, -1, s.head_dim)
-        q, k, v = heads.split((s.query_heads, s.kv_heads, s.kv_heads), dim=2)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if s.rope:
-            q, k = rotate(q, *rope), rotate(k, *rope)
-        if cache is not None:
-            k, v = (cache.append(self.layer, k, v) if position is None
-                    else cache.write(self.layer, position, k, v))
-        out = self.attention(q, k, v, position)
-        result: Tensor = self.attention_output(out.transpose(1, 2).reshape(B, S, s.queries))
-        return result
-
-
-class Mlp(nn.Module):
-    """down(silu(gate x) * up x)."""
-
-    def __init__(self, hidden: int, width: int) -> None:
-        super().__init__()
-        self.mlp_gate_up = Linear(hidden, 2 * width)
-        self.mlp_down = Linear(width, hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.mlp_gate_up(x).chunk(2, dim=-1)
-        result: Tensor = self.mlp_down(F.silu(gate) * up)
-        return result
-
-
-class Experts(nn.Module):
-    """k of E gated MLPs a token; rows are sorted by expert, so only picked experts are read."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        E, D, width = shape.experts, shape.hidden, shape.expert_ffn
-        self.count, self.picked, self.norm_topk = E, shape.active_experts, shape.norm_topk
-        self.router = Linear(D, E)
-        self.gate_up = nn.Parameter(torch.empty(E, 2 * width, D))
-        self.down = nn.Parameter(torch.empty(E, D, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (..., D); experts by softmax over all E, weights of the k picked renormalised."""
-        rows = x.reshape(-1, x.shape[-1])
-        weights, picks = self.router(rows).float().softmax(dim=-1).topk(self.picked, dim=-1)
-        if self.norm_topk:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        order = picks.flatten().argsort(stable=True)
-        source = order // self.picked
-        expert = picks.flatten()[order]
-        apply = self.in_one_kernel if self.one_kernel(rows) else self.one_by_one
-        out = apply(rows[source], expert) * weights.flatten()[order, None].to(x.dtype)
-        return torch.zeros_like(rows).index_add_(0, source, out).view_as(x)
-
-    def one_kernel(self, rows: Tensor) -> bool:
-        """Whether torch has a grouped product for these rows (bf16 on CUDA, torch 2.10 and on)."""
-        return rows.is_cuda and rows.dtype == torch.bfloat16 and hasattr(F, "grouped_mm")
-
-    def one_by_one(self, rows: Tensor, expert: Tensor) -> Tensor:
-        """Products of one expert after the other; rows sorted by expert."""
-        ends = torch.bincount(expert, minlength=self.count).cumsum(0).tolist()
-        parts, start = [], 0
-        for index, end in enumerate(ends):
-            if end > start:
-                gate, up = linear(rows[start:end], self.gate_up[index]).chunk(2, dim=-1)
-                parts.append(linear(F.silu(gate) * up, self.down[index]))
-            start = end
-        return torch.cat(parts)
-
-    def in_one_kernel(self, rows: Tensor, expert: Tensor) -> Tensor:
-        """The same without the host knowing the counts, so that a CUDA graph can hold it."""
-        index = torch.arange(self.count, device=rows.device)
-        ends = torch.searchsorted(expert, index, right=True).to(torch.int32)
-        gate, up = F.grouped_mm(rows, self.gate_up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
-        return F.grouped_mm(F.silu(gate) * up, self.down.transpose(1, 2), offs=ends)
-
-
-class Greedy(nn.Module):
-    """The likeliest token: logits (B, vocabulary) -> (B, 1)."""
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return logits.argmax(-1, keepdim=True)
+def _ffn(ffn: FeedForward | None, hidden: int, numerics: Numerics) -> nn.Module | None:
+    if isinstance(ffn, Dense):
+        return Mlp(hidden, ffn.width, ffn.gated, ffn.bias, numerics.activation)
+    return Experts(ffn, hidden, numerics) if isinstance(ffn, Moe) else None
 
 
 class Layer(nn.Module):
-    """x + attention(norm(x)), then + mlp(norm(x))."""
+    """x + mixer(norm(x)), then + mlp(norm(x)); or both side by side; or one of them alone.
 
-    def __init__(self, shape: Shape, layer: int) -> None:
+    Norms stand before the parts, a third and fourth after them. Tensors that the model file only
+    counts (`extra`) are read once a pass and change nothing: what they are for isn't known.
+    """
+
+    def __init__(self, model: Model, group: LayerGroup, numerics: Numerics, layer: int,
+                 source: int | None, lends: bool) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(shape.hidden, shape.norm_eps)
-        self.mixer = Attention(shape, layer)
-        self.ffn_norm = RMSNorm(shape.hidden, shape.norm_eps)
-        self.ffn = Experts(shape) if shape.experts else Mlp(shape.hidden, shape.ffn)
+        self.parallel = group.parallel
+        self.mixer = _mixer(group, model.hidden, numerics, layer, source, lends)
+        self.ffn = _ffn(group.ffn, model.hidden, numerics)
+        wide = getattr(group.mixer, "input_width", None) or model.hidden
+        self.copies = -(-wide // model.hidden)
+        self.wide, left = wide, group.norms
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: KvCache | None,
-                position: Tensor | None) -> Tensor:
-        x = x + self.mixer(self.attention_norm(x), rope, cache, position)
-        result: Tensor = x + self.ffn(self.ffn_norm(x))
-        return result
+        def norm(wanted: bool, width: int = model.hidden) -> Norm | None:
+            nonlocal left
+            if not wanted or left * model.hidden < width:
+                return None
+            left -= width // model.hidden
+            return Norm(width, numerics.norm_eps, model.norm)
+
+        mixes, feeds, before = group.mixer is not None, group.ffn is not None, True
+        if numerics.norms_after:
+            self.after_attention, self.after_ffn, before = norm(mixes), norm(feeds), False
+        self.attention_norm, self.ffn_norm = norm(mixes, wide), norm(feeds)
+        if before:
+            self.after_attention, self.after_ffn = norm(mixes), norm(feeds)
+        self.more_norms = nn.ModuleList(Norm(model.hidden, numerics.norm_eps, model.norm)
+                                        for _ in range(left))
+        self.extra, self.tables = _counted(group.extra, True), _counted(group.extra, False)
+
+    def forward(self, x: Tensor, step: Step, cache: object) -> Tensor:
+        """x (B, S, D) -> the same size."""
+        seen, out = x, x
+        if self.mixer is not None:
+            seen = _normed(self.attention_norm, self.widened(x, step.embedded))
+            out = x + _normed(self.after_attention, self.mixer(seen, step, cache))
+        if self.ffn is not None:
+            below = x if self.parallel else out
+            fed = seen if self.parallel and self.ffn_norm is None else _normed(self.ffn_norm, below)
+            out = out + _normed(self.after_ffn, self.ffn(fed))
+        for norm in self.more_norms:
+            out = norm(out)
+        return _read(out, self.extra)
+
+    def widened(self, x: Tensor, embedded: Tensor) -> Tensor:
+        """x, beside what the first layer saw where attention reads both (Zamba 2)."""
+        if self.copies == 1:
+            return x
+        return torch.cat((x, *[embedded] * (self.copies - 1)), dim=-1)[..., :self.wide]
+
+
+def _counted(parts: tuple[Extra, ...], streamed: bool) -> nn.ParameterList:
+    return nn.ParameterList(torch.empty(x.elements) for x in parts
+                            if x.elements and x.streamed == streamed)
+
+
+def _normed(norm: Norm | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)
+
+
+def _read(x: Tensor, tensors: nn.ParameterList) -> Tensor:
+    for tensor in tensors:
+        x = x + 0.0 * tensor.mean()
+    return x
+
+
+def lenders(model: Model) -> list[int | None]:
+    """For each layer that has no K and V of its own, the layer before that lends them."""
+    mixers = [g.mixer for g in model.layers for _ in range(g.count)]
+    found: list[int | None] = []
+    for index, m in enumerate(mixers):
+        found.append(None)
+        if not (isinstance(m, AttentionSpec) and m.shares_kv):
+            continue
+        alike = [i for i, o in enumerate(mixers[:index]) if isinstance(o, AttentionSpec)
+                 and not o.shares_kv and (o.kv_heads, o.head_dim, o.values)
+                 == (m.kv_heads, m.head_dim, m.values)]
+        if not alike:
+            raise InputError(f"model '{model.name}': layer {index} uses the KV cache of an earlier "
+                             "layer and none is like it; take more --layers")
+        same = [i for i in alike if mixers[i].window == m.window]  # type: ignore[union-attr]
+        found[-1] = (same or alike)[-1]
+    return found
 
 
 class Transformer(nn.Module):
     """The decoder. `prefill` a prompt, then `decode` token by token; or `forward` without a cache.
 
-    `tokens` is the longest sequence that it will see (the length of its rope table).
+    `tokens` is the longest sequence that it will see (the length of its rope tables).
     """
 
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, shape: Shape, dtype: torch.dtype = torch.float32,
-                 device: torch.device | str = "cpu", tokens: int = 4096, seed: int = 0) -> None:
+    def __init__(self, model: Model, dtype: torch.dtype = torch.float32,
+                 device: torch.device | str = "cpu", tokens: int = 4096, seed: int = 0,
+                 numerics: Numerics | None = None) -> None:
         super().__init__()
-        self.shape, self.dtype, self.device = shape, dtype, torch.device(device)
+        if 0 < model.learned_positions < tokens:
+            raise InputError(f"model '{model.name}' has {model.learned_positions:,} learned "
+                             f"positions, input and output need {tokens:,}")
+        self.model, self.dtype, self.device = model, dtype, torch.device(device)
+        self.numerics = numerics or Numerics()
         with torch.device("meta"):
-            self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
-            self.layers = nn.ModuleList(Layer(shape, i) for i in range(shape.layers))
-            self.final_norm = RMSNorm(shape.hidden, shape.norm_eps)
-            self.lm_head = Linear(shape.hidden, shape.vocabulary)
-            self.sampling = Greedy()
+            self._build()
         self.to(dtype).to_empty(device=self.device)
-        if shape.tied:
+        if model.tied_embeddings:
             self.lm_head.weight = self.embedding.weight  # type: ignore[assignment]
         self.requires_grad_(False)
         self.eval()
         self.randomise(seed)
-        cos, sin = rope_table(shape, tokens, dtype, self.device)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.rope = {width: rope_table(width, tokens, self.numerics.rope_theta, dtype, self.device)
+                     for width in self._turned()}
+
+    def _build(self) -> None:
+        m, n = self.model, self.numerics
+        width = m.embedding_width or m.hidden
+        self.embedding = nn.Embedding(m.vocabulary, width)
+        self.positions = nn.Embedding(m.learned_positions, m.hidden) if m.learned_positions else (
+            None)
+        self.embedding_norm = Norm(m.hidden, n.norm_eps, m.norm) if m.embedding_norm else None
+        self.embedding_up = Linear(width, m.hidden) if m.embedding_width else None
+        self.embedding_down = Linear(m.hidden, width) if m.embedding_width else None
+        sources = lenders(m)
+        self.layers, self.kinds = nn.ModuleList(), list[int]()
+        for g in m.layers:
+            distinct = g.count if g.distinct is None else g.distinct
+            first = len(self.layers)
+            for i in range(distinct):
+                index = len(self.kinds) + i
+                self.layers.append(Layer(m, g, n, index, sources[index], index in sources))
+            self.kinds += [first + i % distinct for i in range(g.count)]
+        self.final_norm = Norm(m.hidden, n.norm_eps, m.norm) if m.final_norm else None
+        self.lm_head = Linear(width, m.vocabulary if m.tied_embeddings else m.head_rows)
+        self.head_bias = nn.Parameter(torch.empty(m.head_rows)) if m.head_bias else None
+        self.sampling = Greedy()
+        self.extra, self.tables = _counted(m.extra, True), _counted(m.extra, False)
+
+    def _turned(self) -> set[int]:
+        """Widths that rope turns in some layer."""
+        found = set()
+        for g in self.model.layers:
+            if isinstance(g.mixer, AttentionSpec) and g.mixer.rope:
+                found.add(rotated_width(g.mixer.head_dim, self.numerics.rotary))
+            elif isinstance(g.mixer, Mla):
+                found.add(rotated_width(g.mixer.rope_dim))
+                if g.mixer.indexer is not None:
+                    found.add(min(rotated_width(g.mixer.rope_dim), g.mixer.indexer.head_dim))
+        return found - {0}
 
     @property
     def parameter_count(self) -> int:
@@ -318,8 +233,8 @@ class Transformer(nn.Module):
         block = torch.empty(size, dtype=torch.float32, device=self.device)
         block = block.normal_(generator=generator).to(self.dtype)
         for number, (name, p) in enumerate(self.named_parameters()):
-            if p.dim() == 1:
-                p.fill_(0.0 if name.endswith("bias") else 1.0)
+            if p.dim() == 1 or name.endswith("bias"):
+                p.fill_(0.0 if name.endswith(("bias", "decay_log")) else 1.0)
                 continue
             flat, shift = p.view(-1), (number * 7_919) % size
             own = block.roll(shift) * p.shape[-1] ** -0.5
@@ -327,41 +242,58 @@ class Transformer(nn.Module):
                 part = flat[start:start + size]
                 part.copy_(own[: part.numel()])
 
-    def cache(self, batch: int, tokens: int) -> KvCache:
+    def cache(self, batch: int, tokens: int) -> Cache:
         """An empty cache for `batch` sequences of `tokens`."""
-        return KvCache(self.shape, batch, tokens, self.dtype, self.device)
+        return Cache(self.model, batch, tokens, self.dtype, self.device)
 
-    def forward(self, tokens: Tensor, cache: KvCache | None = None,
+    def forward(self, tokens: Tensor, cache: Cache | None = None,
                 position: Tensor | None = None, last: bool = False) -> Tensor:
         """tokens (B, S) -> logits (B, S, vocabulary), or of the `last` token alone (B, 1, ...).
 
         With `position` (1,), a tensor, one new token a sequence stands there: the static way.
         """
-        if position is None:
-            start = 0 if cache is None else cache.length
-            end = start + tokens.shape[1]
-            rope = self.cos[start:end], self.sin[start:end]
-        else:
-            rope = self.cos[position], self.sin[position]
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x, rope, cache, position)
+        start = 0 if cache is None else cache.length
+        where: slice | Tensor = slice(start, start + tokens.shape[1])
+        where = where if position is None else position
+        rope = {width: (cos[where], sin[where]) for width, (cos, sin) in self.rope.items()}
+        x = self.embedded(tokens, where)
+        step = Step(start, position, rope, x)
+        for index, kind in enumerate(self.kinds):
+            x = self.layers[kind](x, step, None if cache is None else cache.layers[index])
         if cache is not None and position is None:
             cache.length += tokens.shape[1]
-        logits: Tensor = self.lm_head(self.final_norm(x[:, -1:] if last else x))
-        return logits
+        return self.logits(x[:, -1:] if last else x)
 
-    def prefill(self, tokens: Tensor, cache: KvCache) -> Tensor:
+    def embedded(self, tokens: Tensor, where: slice | Tensor) -> Tensor:
+        """What the first layer sees: (B, S, D)."""
+        x: Tensor = self.embedding(tokens)
+        if self.numerics.embedding_scale != 1.0:
+            x = x * self.numerics.embedding_scale
+        if self.embedding_up is not None:
+            x = self.embedding_up(x)
+        if self.positions is not None:
+            x = x + self.positions.weight[where]
+        return _read(_normed(self.embedding_norm, x), self.extra)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Hidden states (B, S, D) -> (B, S, rows of the head)."""
+        x = _normed(self.final_norm, x)
+        if self.embedding_down is not None:
+            x = self.embedding_down(x)
+        logits: Tensor = self.lm_head(x)
+        return logits if self.head_bias is None else logits + self.head_bias
+
+    def prefill(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Prompts (B, S) behind what the cache holds -> logits (B, vocabulary) after the last."""
         logits: Tensor = self(tokens, cache, last=True)
         return logits[:, -1]
 
-    def decode(self, tokens: Tensor, cache: KvCache) -> Tensor:
+    def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
         """One token a sequence (B, 1) -> logits (B, vocabulary) of the next."""
         logits: Tensor = self(tokens, cache)
         return logits[:, -1]
 
-    def decode_static(self, tokens: Tensor, position: Tensor, cache: KvCache) -> Tensor:
+    def decode_static(self, tokens: Tensor, position: Tensor, cache: Cache) -> Tensor:
         """The same at a `position` (1,) on the device, with shapes that never change."""
         logits: Tensor = self(tokens, cache, position)
         return logits[:, -1]

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from simulator.errors import InputError
-from simulator.executor.shape import SHAPES
-from simulator.executor.shapes import model_of as shape_model
-from simulator.executor.shapes import shape_of
+from simulator.executor.comparison_shapes import SHAPES
+from simulator.executor.cut import at_format, cut
 from simulator.specs.catalogue import find, load_hardware, load_model, suggest
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import Model
@@ -117,11 +116,11 @@ def _shorter(name: str) -> tuple[list[str], str]:
     if "/" in name:
         found.append(name.rsplit("/", 1)[1])
     slug = found[-1]
-    while (cut := re.sub(rules()["same_shape"], "", slug)) != slug:
-        ending = slug[len(cut):].lstrip("-")
+    while (shorter := re.sub(rules()["same_shape"], "", slug)) != slug:
+        ending = slug[len(shorter):].lstrip("-")
         if not written and _format_rule(ending) is not None:
             written = ending
-        slug = cut
+        slug = shorter
         found.append(slug)
     return found, written
 
@@ -131,9 +130,9 @@ def model_of(printed: str) -> tuple[Model, str]:
     """(model, number format that its name ends in, or ''); a YAML or JSON file by its path."""
     if printed.endswith((*_FILES, ".json")):
         return _read(load_model, printed), ""
-    cut = _CUT.fullmatch(printed.strip())
-    if cut is not None or printed.strip() in SHAPES:
-        return _shape_of(printed.strip(), cut), ""
+    match = _CUT.fullmatch(printed.strip())
+    if match is not None or printed.strip() in SHAPES:
+        return _cut_model(printed.strip(), match), ""
     whole = printed.strip().lower().removesuffix(".gguf")
     name = whole.replace(" ", "-").replace("_", "-")
     ending = re.search(rules()["gguf_ending"], whole)
@@ -149,17 +148,17 @@ def model_of(printed: str) -> tuple[Model, str]:
                        .split(" (see")[0])
 
 
-def _shape_of(printed: str, cut: re.Match[str] | None) -> Model:
+def _cut_model(printed: str, match: re.Match[str] | None) -> Model:
     """The model that the executor ran: a catalogue's, cut to some layers or scaled, or its own."""
-    if cut is None:
-        return shape_model(SHAPES[printed], printed)
-    layers, scale = cut.group("layers"), cut.group("scale")
+    if match is None:
+        return SHAPES[printed]
+    layers, scale = match.group("layers"), match.group("scale")
     try:
-        shape = shape_of(model_of(cut.group("name"))[0], None if layers is None else int(layers),
-                         1.0 if scale is None else float(scale))
+        kept = cut(model_of(match.group("name"))[0], None if layers is None else int(layers),
+                   1.0 if scale is None else float(scale))
     except (InputError, ValueError) as error:
         raise UnknownError(f"{printed}: {error}") from None
-    return shape_model(shape, printed)
+    return at_format(kept, "bf16").replace(name=printed)  # type: ignore[no-any-return]
 
 
 def _version(text: str) -> tuple[int, ...] | None:

@@ -39,9 +39,17 @@ What decides on a CPU:
 - **Fixed times.** In eager torch each layer costs some hundred microseconds of Python and dispatch,
   which decides for models below about 50 million parameters.
 
-The executor runs 106 of the catalogue's models as they are: RMS-norm decoders with grouped-query or
-sliding-window attention and a gated MLP or routed experts. MLA, recurrent layers, shared experts,
-LayerNorm and ungated MLPs are refused by name.
+The executor runs every model of the catalogue and every model file: grouped-query, windowed, chunked
+and latent attention (MLA, with its index), sinks and output gates, Mamba, Mamba-2, the gated delta
+rule and short convolutions, gated and plain MLPs, routed and shared experts, RMS and LayerNorm.
+`tests/test_executor_families.py` holds its logits and greedy tokens against those of `transformers`
+with the same weights, family by family. Where a model has no room, `--layers` and `--scale` cut it;
+kinds of layers keep their shares.
+
+What a model file doesn't say can't run: tensors that it only counts (`extra`) are read once a pass
+and change nothing, a cross-attention layer without an image sees a token's own V alone, and layers
+of one kind stand together. Mamba's scan goes token by token in Python and calibration doesn't time
+it: prefill of such a model takes up to twice the prediction.
 
 Weights in a format that was not timed, such as int4 for llama.cpp, are taken to stream as fast as
 those that were: what expanding them costs isn't known.

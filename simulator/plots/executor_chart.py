@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 BANDS = (0.15, 0.35)
 # Height of a name as a share of the axes.
 _LABEL = 0.052
-_MARKERS = {"dense": "o", "window": "s", "experts": "^"}
+_MARKERS = {"dense": "o", "window": "s", "experts": "^", "latent": "D", "biased": "v",
+            "sinks": "P", "states": "X"}
 
 
 def _frame(c: Comparison) -> pd.DataFrame:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 # A float or a NumPy array. `Any` because NumPy's own stubs lose the scalar case in arithmetic.
@@ -41,6 +42,36 @@ def _smaller(a: Array, b: Array) -> Array:
 def several(value: Array) -> bool:
     """Whether it is an array of numbers, not one alone: `np.ndim` without its price."""
     return isinstance(value, np.ndarray) and value.ndim > 0
+
+
+def holds_arrays(value: Any) -> bool:
+    """Whether a number in a spec, or in a tuple of them, is an array of numbers."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    if isinstance(value, msgspec.Struct):
+        return any(holds_arrays(getattr(value, f)) for f in value.__struct_fields__)
+    return isinstance(value, tuple) and any(map(holds_arrays, value))
+
+
+def only_where(mask: Array, function: Callable[..., tuple[Array, ...]],
+               otherwise: tuple[Array, ...], *values: Array) -> tuple[Array, ...]:
+    """`function(*values)` where `mask` holds, worked out there alone; `otherwise` elsewhere."""
+    if not several(mask):
+        return function(*values) if mask else otherwise
+    if not np.any(mask) or np.all(mask):
+        return function(*values) if np.all(mask) else otherwise
+    shape = np.broadcast_shapes(mask.shape, *map(np.shape, (*values, *otherwise)))
+    places = np.nonzero(np.broadcast_to(mask, shape))
+
+    def picked(value: Array) -> Array:
+        axes = places[len(shape) - np.ndim(value):]
+        return value[tuple(i if size > 1 else 0 for i, size in zip(axes, value.shape, strict=True))]
+
+    found = tuple(np.zeros(shape) + other for other in otherwise)
+    for whole, part in zip(found, function(*(picked(v) if several(v) else v for v in values)),
+                           strict=True):
+        whole[places] = part
+    return found
 
 
 def present(value: Array) -> bool:

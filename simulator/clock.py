@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simulator.arrays import Array, several
+from simulator.arrays import Array, only_where, several
 from simulator.efficiency import Efficiency, KernelConstants, forms_moe
 from simulator.layer_parts import Phase
 from simulator.network import Network, StackedNetwork, level_of_link, network_of
@@ -73,6 +73,24 @@ def _chained(k: KernelConstants) -> Any:
     return np.greater(k.tw, 0.0) | np.greater(k.tau, 0.0)
 
 
+def _steady(c0: Array, c1: Array, m0: Array, m1: Array, s0: Array, s1: Array, n: Array, p: Array
+            ) -> tuple[Array, ...]:
+    """Mean parts of n contexts over which all three terms run evenly."""
+    return mean_of_overlapped((c0, c1), (m0, m1), (s0, s1), n, p)
+
+
+def _turned(c0: Array, c1: Array, m0: Array, m1: Array, s0: Array, s1: Array, n: Array, p: Array,
+            level: Array, t0: Array, t1: Array) -> tuple[Array, ...]:
+    """The same where the chain starts to grow between the ends, as t from t0 to t1 passes a level:
+    f is the share of the contexts before that.
+    """
+    f = (level - t0) / (t1 - t0)
+    c, m = c0 + f * (c1 - c0), m0 + f * (m1 - m0)
+    before = mean_of_overlapped((c0, c), (m0, m), (s0, s0), np.maximum(f * n, 2.0), p)
+    after = mean_of_overlapped((c, c1), (m, m1), (s0, s1), np.maximum((1.0 - f) * n, 2.0), p)
+    return tuple(f * a + (1.0 - f) * b for a, b in zip(before, after, strict=True))
+
+
 class Clock:
     """Rates of one device in one phase, looked up once a pass.
 
@@ -111,13 +129,15 @@ class Clock:
         return OperationTime(o, zero, zero, time, zero, zero, time, zero, zero, zero,
                              o.wire * o.count * o.stage)
 
-    def serial(self, k: KernelConstants, chain: Chain) -> Array:
-        """Chain of one unit [s]: starts of its blocks, and its share of the steps or the longest
-        block.
+    def serial(self, k: KernelConstants, chain: Chain, n: Array) -> Array:
+        """Chain of one unit, n times [s]: starts of its blocks, and its share of the steps or the
+        longest block.
         """
-        S = self.units
-        return (k.tw * np.maximum(chain.blocks / S, 1.0)
-                + k.tau * np.maximum(chain.total / S, chain.longest))
+        if chain.total is None:
+            share = np.maximum(chain.blocks / self.units, 1.0)
+            return (n * k.tw + n * k.tau * chain.longest) * share
+        return (n * k.tw * np.maximum(chain.blocks / self.units, 1.0)
+                + n * k.tau * np.maximum(chain.total / self.units, chain.longest))
 
     def experts(self, o: Operation, x: Picks, k: KernelConstants) -> OperationTime:
         """A layer's experts: grouped products in tiles, and the rows permuted there and back."""
@@ -126,7 +146,7 @@ class Clock:
         products = forms_moe.experts_compute(
             (tiles[0], tiles[1], tiles[2]), x.hidden, x.inner, x.gates, x.weight, k.e,
             np.where(np.greater(k.beta, 0.0), k.beta, 1.0), C, W, self.units, tiled=False)
-        _, compute, memory, _ = overlapped(products, o.weights / (k.h * W), 0.0, k.p)
+        compute, memory, _ = overlapped(products, o.weights / (k.h * W), 0.0, k.p)
         moved = forms_moe.experts_traffic(x.tokens, x.top_k, x.rows, x.hidden, x.inner, k.cact,
                                           k.c2, W)
         c, m = o.flops / C, o.bytes / W
@@ -150,16 +170,11 @@ class Clock:
 
     def plain(self, o: Operation, k: KernelConstants) -> OperationTime:
         """Arithmetic, traffic and the chain of its kernel, where that was timed."""
-        C, W = self.peak(o.compute), self.bandwidth
-        F, Q, n = o.flops, o.bytes, o.count
-        c, m, chain = F / C, Q / W, o.chain
-        if chain is None or not k.chained:
-            executed, serial = c, 0.0
-        else:
-            executed, serial = self._padded(o, chain, k) / C, self.serial(k, chain)
-        _, compute, memory, waits = overlapped(executed / k.e, m / k.h, serial, k.p)
-        return self._assemble(o, n * np.maximum(c, m), n * compute, n * memory,
-                              n * (o.launches * k.t0 + waits), c > m, n * F, n * Q)
+        F, Q = o.count * o.flops, o.count * o.bytes
+        c, m = F / self.peak(o.compute), Q / self.bandwidth
+        compute, memory, waits = overlapped(*self._terms(o, k, F, Q), k.p)
+        return self._assemble(o, np.maximum(c, m), compute, memory,
+                              o.count * o.launches * k.t0 + waits, c > m, F, Q)
 
     def work(self, o: Operation) -> Array:
         """Time [s] of an operation at the peaks, by which alternatives are chosen.
@@ -178,32 +193,35 @@ class Clock:
         points = np.maximum(last - first + 1.0, 1.0)
         growing = points if o.limit is None else np.clip(
             np.minimum(last, o.limit) - first + 1.0, 0.0, points)
-        C, W = self.peak(o.compute), self.bandwidth
+        C, W, n = self.peak(o.compute), self.bandwidth, o.count
         k = self.efficiency.kernel(o.kernel, o.format, self.phase)
-        n = o.count
-        c0, c1, m0, m1 = o.flops / C, end.flops / C, o.bytes / W, end.bytes / W
+        F0, F1, Q0, Q1 = n * o.flops, n * end.flops, n * o.bytes, n * end.bytes
+        c0, c1, m0, m1 = F0 / C, F1 / C, Q0 / W, Q1 / W
         ceiling = mean_of_max(c0, c1, m0, m1, growing)
-        terms = self._terms(o, k), self._terms(end, k)
+        terms = self._terms(o, k, F0, Q0), self._terms(end, k, F1, Q1)
         parts = self._mean(o, end, k, terms, growing)
-        F, Q = (o.flops + end.flops) / 2.0, (o.bytes + end.bytes) / 2.0
-        c, m = (c0 + c1) / 2.0, (m0 + m1) / 2.0
+        F, Q, by_compute = (F0 + F1) / 2.0, (Q0 + Q1) / 2.0, c0 + c1 > m0 + m1
         if o.limit is not None:
             share = growing / points
             ceiling = share * ceiling + (1.0 - share) * np.maximum(c1, m1)
-            stays = overlapped(*terms[1], k.p)[1:]
+            stays = overlapped(*terms[1], k.p)
             parts = tuple(share * a + (1.0 - share) * b for a, b in zip(parts, stays, strict=True))
-            F, Q = share * F + (1.0 - share) * end.flops, share * Q + (1.0 - share) * end.bytes
-            c, m = F / C, Q / W
+            F, Q = share * F + (1.0 - share) * F1, share * Q + (1.0 - share) * Q1
+            by_compute = F / C > Q / W
         compute, memory, waits = parts
-        return self._assemble(o, n * ceiling, n * compute, n * memory,
-                              n * (o.launches * k.t0 + waits), c > m, n * F, n * Q)
+        return self._assemble(o, ceiling, compute, memory, n * o.launches * k.t0 + waits,
+                              by_compute, F, Q)
 
-    def _terms(self, o: Operation, k: KernelConstants) -> tuple[Array, Array, Array]:
-        """Arithmetic, traffic and chain of an operation, with its constants."""
-        C, m = self.peak(o.compute), o.bytes / self.bandwidth
-        if o.chain is None or not k.chained:
-            return o.flops / C / k.e, m / k.h, 0.0
-        return self._padded(o, o.chain, k) / C / k.e, m / k.h, self.serial(k, o.chain)
+    def _terms(self, o: Operation, k: KernelConstants, F: Array, Q: Array
+               ) -> tuple[Array, Array, Array]:
+        """Arithmetic, traffic and chain [s] of all executions of an operation in its kernel, with F
+        [FLOP] and Q [bytes] of them.
+        """
+        chain, C = o.chain, k.e * self.peak(o.compute)
+        if chain is None or not k.chained:
+            return F / C, Q / (k.h * self.bandwidth), 0.0
+        executed = F if chain.padded is o.flops else o.count * self._padded(o, chain, k)
+        return executed / C, Q / (k.h * self.bandwidth), self.serial(k, chain, o.count)
 
     @staticmethod
     def _padded(o: Operation, chain: Chain, k: KernelConstants) -> Array:
@@ -215,24 +233,16 @@ class Clock:
     def _mean(self, o: Operation, end: Operation, k: KernelConstants,
               terms: tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]], n: Array
               ) -> tuple[Array, ...]:
-        """Mean parts over evenly spaced contexts; where the chain starts to grow between the ends,
-        over the contexts before and after that point.
-        """
+        """Mean parts over evenly spaced contexts."""
         (c0, m0, s0), (c1, m1, s1) = terms
         if o.chain is None or end.chain is None or not k.chained:
             return mean_of_overlapped((c0, c1), (m0, m1), (s0, s1), n, k.p)
         level = o.chain.longest * self.units
         t0, t1 = o.chain.total, end.chain.total
         turns = (t0 < level) & (t1 > level) & (n > 2.0) & _chained(k)
-        if not np.any(turns):
-            return mean_of_overlapped((c0, c1), (m0, m1), (s0, s1), n, k.p)
-        # Where it doesn't turn, all contexts are `after` a point at the first.
-        f = np.where(turns, (level - t0) / np.where(turns, t1 - t0, 1.0), 0.0)
-        c, m = c0 + f * (c1 - c0), m0 + f * (m1 - m0)
-        before = mean_of_overlapped((c0, c), (m0, m), (s0, s0), np.maximum(f * n, 2.0), k.p)
-        after = mean_of_overlapped((c, c1), (m, m1), (s0, s1), np.where(
-            turns, np.maximum((1.0 - f) * n, 2.0), n), k.p)
-        return tuple(f * a + (1.0 - f) * b for a, b in zip(before, after, strict=True))
+        ends = c0, c1, m0, m1, s0, s1, n, k.p
+        steady = () if np.all(turns) else _steady(*ends)
+        return only_where(turns, _turned, steady, *ends, level, t0, t1)
 
     @staticmethod
     def _assemble(o: Operation, ceiling: Array, compute: Array, memory: Array, overhead: Array,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from simulator.arrays import Array
+from simulator.arrays import Array, holds_arrays
 from simulator.efficiency.hosts import host_times
 from simulator.errors import InputError, nearest
 from simulator.formats import NumberFormat, compute_format, number_format
@@ -219,6 +219,12 @@ class Deployment:
     def node(self) -> int | None:
         """Devices of a node where there are several; None: what the link joins."""
         return self.devices // self.nodes if self.nodes > 1 else None
+
+
+@once
+def arrays_inside(d: Deployment) -> bool:
+    """Whether a number of the model or of the engine is an array."""
+    return holds_arrays((d.model, d.engine))
 
 
 def has_features(d: Deployment) -> bool:

@@ -29,12 +29,11 @@ def known(hardware: Hardware) -> bool:
     return all(value is not None for value in needed)
 
 
-def pass_energy(hardware: Hardware, Q: Array, F: Array, wire: Array, t: Array,
-                load: Array = 1.0) -> Array:
-    """Energy [J] of one device in a pass of t [s]; call only where `known`.
+def pass_dynamic(hardware: Hardware, Q: Array, F: Array, wire: Array, load: Array = 1.0) -> Array:
+    """Dynamic energy [J] of one device in a pass; call only where `known`.
 
     load   work of the mean device over that of the fullest: replicas without sequences only idle
     """
     link = 0.0 if hardware.link_energy is None else hardware.link_energy
-    dynamic = dynamic_energy(Q, F, wire, hardware.memory_energy, hardware.compute_energy, link)
-    return device_energy(dynamic * load, t, hardware.idle_power, hardware.tdp)
+    return dynamic_energy(Q, F, wire, load * hardware.memory_energy,
+                          load * hardware.compute_energy, load * link)

@@ -159,11 +159,11 @@ def _chain(s: Segment, n: Array, h: Array, K: Array, keys: Array, token: Array,
         tile = cut.SCORE_TILE
         padded = att.visible_pairs(s.new, s.context, limit) + s.new * tile / 2.0
         row = s.context if limit is None else np.minimum(s.context, limit + tile)
-        return Chain(2.0 * width * n * h * padded, n * h * s.new / tile,
-                     n * h * padded / tile**2, row / tile)
+        return Chain(2.0 * width * n * h * padded, n * h * s.new / tile, row / tile,
+                     n * h * padded / tile**2)
     rows = cut.query_rows(h / K * s.new)
-    return Chain(2.0 * width * n * K * rows * keys, n * K, n * K * keys * token,
-                 cut.SPLIT_TOKENS * token)
+    return Chain(2.0 * width * n * K * rows * keys, n * K, cut.SPLIT_TOKENS * token,
+                 n * K * keys * token)
 
 
 def _mla_chain(s: Segment, n: Array, h: Array, keys: Array, latent: Array, k: Array, rank: Array
@@ -171,7 +171,7 @@ def _mla_chain(s: Segment, n: Array, h: Array, keys: Array, latent: Array, k: Ar
     """Absorbed MLA: tiles of 64 heads share the latent of a token."""
     tiles = np.ceil(h * s.new / cut.MLA_HEADS)
     return Chain(2.0 * (latent + rank) * n * tiles * cut.MLA_HEADS * keys, n * tiles,
-                 n * tiles * keys * latent * k, cut.SPLIT_TOKENS * latent * k)
+                 cut.SPLIT_TOKENS * latent * k, n * tiles * keys * latent * k)
 
 
 def _cache_copies(d: Deployment, read: Array, group: Array, limit: float | None) -> list[Operation]:
@@ -196,7 +196,8 @@ def _mla_cores(d: Deployment, a: Mla, s: Segment, pairs: Array, keys: Array,
     absorb = Operation(
         "mla_absorb", "gemm", "gemm", 1.0,
         att.mla_absorb_flops(T, own, a.kv_rank, a.nope_dim, a.value_dim), w * own * up, 0.0,
-        D * T * own * (2 * a.kv_rank + up), wide, 2.0, alternative=(key, 0), format=gemm_type)
+        D * T * own * (2 * a.kv_rank + up), wide, 2.0, alternative=(key, 0), steady=True,
+        format=gemm_type)
     core = Operation(
         "mla_absorbed", "attention", "mla_decode", 1.0,
         att.mla_absorbed_flops(n, h, pairs, a.kv_rank, a.rope_dim), 0.0, cached,

@@ -105,7 +105,7 @@ class MeasuredClock(Clock):
         k = self.table(o)
         if k is None or self.efficiency.engine.ideal:
             plain = self.efficiency.kernel(o.kernel, o.format, self.phase)
-            _, compute, memory, _ = overlapped(c / plain.e, m / plain.h, 0.0, plain.p)
+            compute, memory, _ = overlapped(c / plain.e, m / plain.h, 0.0, plain.p)
             return compute, memory, o.launches * plain.t0
         if o.kernel == "elementwise":
             Q = o.bytes

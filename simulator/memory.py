@@ -20,8 +20,8 @@ from simulator.allocation import (
     longest_context,
     pool,
 )
-from simulator.arrays import Array, larger
-from simulator.deployment import Deployment, once
+from simulator.arrays import Array, larger, only_where
+from simulator.deployment import Deployment, arrays_inside, once
 from simulator.layer_parts import Shares, kv_heads_per_rank, sum_of
 from simulator.offload import Far, Offload
 from simulator.parameters import Tensor, edge_tensors, group_tensors
@@ -352,13 +352,10 @@ def _context_below(d: Deployment, space: Array, kv: float, act: float, local: Ar
     short = (np.minimum(found, d.model.positions) - output) * local < budget
     if not np.any(short):
         return found
-    if np.ndim(short) == 1 and np.ndim(d.model.positions) == np.ndim(state) == 0:
-        rows = np.flatnonzero(short)
-        few = [v[rows] if np.ndim(v) else v for v in (space, local, output)]
-        found = found + np.zeros(len(short))
-        found[rows] = _bisected(d, few[0], kv, act, few[1], few[2], state)
-        return found
-    return np.where(short, _bisected(d, space, kv, act, local, output, state), found)
+    if arrays_inside(d):
+        return np.where(short, _bisected(d, space, kv, act, local, output, state), found)
+    return only_where(short, lambda *own: (_bisected(d, own[0], kv, act, own[1], own[2], state),),
+                      (found,), space, local, output)[0]
 
 
 def _bisected(d: Deployment, space: Array, kv: float, act: float, local: Array, output: Array,

@@ -7,7 +7,9 @@ expectation at the favourable and unfavourable ends, widened by the uncertainty 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,9 +17,9 @@ import numpy as np
 
 from simulator import energy
 from simulator.allocation import KvPool
-from simulator.arrays import Array
+from simulator.arrays import Array, holds_arrays, several
 from simulator.cost import usd_per_million_tokens
-from simulator.deployment import Deployment, Workload
+from simulator.deployment import Deployment, Workload, arrays_inside
 from simulator.efficiency import Efficiency
 from simulator.efficiency.stacked import efficiency_of
 from simulator.errors import InputError
@@ -123,6 +125,10 @@ class Estimate:
         return self.e2e.rate(self.workload.batch * self.workload.output)
 
 
+# What is asked of a pass at the ends of the ranges.
+_OF_ENDS = ("ceiling", "expected", "flops", "bytes", "wire")
+
+
 @dataclass(frozen=True)
 class _Run:
     hardware: Hardware
@@ -134,7 +140,7 @@ class _Run:
 def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) -> _Run:
     constants = efficiency_of(hardware, d.engine)
     batch = per_replica(d, w.batch)
-    listed = listed or _holds_arrays((hardware, d.engine, d.model))
+    listed = listed or holds_arrays(hardware) or arrays_inside(d)
     last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
     stages = d.parallelism.pp
     at_once, in_step = prefill_micro_batch(batch, stages), decode_micro_batch(batch, stages)
@@ -194,43 +200,36 @@ def estimate(d: Deployment, w: Workload | None = None, price: float | None = Non
     shapes = {np.shape(v) for v in (w.batch, w.input, w.output)} - {()}
     if not operations and len(shapes) == 1:
         shape = next(iter(shapes))
-        if len(shape) == 1 and shape[0] > CHUNK and not _holds_arrays(
+        if len(shape) == 1 and shape[0] > CHUNK and not holds_arrays(
                 (d.hardware, d.engine, d.model, d.prefix_hit, d.expert_skew, price,
                  d.speculation.accepted if d.speculation else None)):
             return _in_chunks(d, w, price, shape[0])
     return _estimate(d, w, price, bool(operations) or not shapes)
 
 
-def _holds_arrays(value: Any) -> bool:
-    """Whether a number in a spec is an array, which would have to be cut into chunks as well."""
-    if isinstance(value, np.ndarray):
-        return value.ndim > 0
-    if isinstance(value, msgspec.Struct):
-        return any(_holds_arrays(getattr(value, f)) for f in value.__struct_fields__)
-    return isinstance(value, tuple) and any(map(_holds_arrays, value))
-
-
 def _in_chunks(d: Deployment, w: Workload, price: float | None, rows: int) -> Estimate:
     def part(value: Array, start: int) -> Array:
         return value if np.ndim(value) == 0 else value[start:start + CHUNK]
 
+    starts = range(0, rows, CHUNK)
     parts = [_estimate(d, Workload(*(part(v, i) for v in (w.batch, w.input, w.output))), price,
-                       False) for i in range(0, rows, CHUNK)]
-    joined: Estimate = replace(_joined(parts), deployment=d, workload=w)
+                       False) for i in starts]
+    joined: Estimate = replace(_joined(parts, [min(CHUNK, rows - i) for i in starts]),
+                               deployment=d, workload=w)
     return joined
 
 
-def _joined(parts: list[Any]) -> Any:
-    """One result from the same result of consecutive rows."""
+def _joined(parts: list[Any], rows: list[int]) -> Any:
+    """One result from the same result of consecutive rows, so many in each part."""
     first = parts[0]
     if isinstance(first, msgspec.Struct):
         return msgspec.structs.replace(first, **{
-            f: _joined([getattr(x, f) for x in parts]) for f in first.__struct_fields__})
+            f: _joined([getattr(x, f) for x in parts], rows) for f in first.__struct_fields__})
     if isinstance(first, Estimate | Phase | Memory | KvPool):
         return replace(first, **{
-            f.name: _joined([getattr(x, f.name) for x in parts]) for f in fields(first)})
-    if isinstance(first, np.ndarray) and first.ndim:
-        return np.concatenate(parts)
+            f.name: _joined([getattr(x, f.name) for x in parts], rows) for f in fields(first)})
+    if any(map(several, parts)):    # one number may hold for all rows of a part
+        return np.concatenate([np.broadcast_to(x, n) for x, n in zip(parts, rows, strict=True)])
     return first
 
 
@@ -290,14 +289,18 @@ def _stacked_runs(d: Deployment, hardware: Stack, w: Workload) -> tuple[_Run, _R
     run, devices = _run(d, everything, w), len(everything.members)
     constants = efficiency_of(hardware, d.engine)
 
-    def picked(times: PassTime, at: list[int]) -> PassTime:
+    def picked(times: PassTime, pick: Callable[[Array], Array], fields: Sequence[str]) -> PassTime:
         return msgspec.structs.replace(times, operations=(), **{
-            f: value[at] for f in times.__struct_fields__ if f != "operations"
-            and np.shape(value := getattr(times, f))[:1] == (devices,)})
+            f: np.nan if f not in fields else pick(value) if (
+                np.shape(value := getattr(times, f))[:1] == (devices,)) else value
+            for f in times.__struct_fields__ if f != "operations"})
 
-    mid, best, worst = (
-        _Run(hardware, constants, picked(run.prefill, at), picked(run.decode, at)) for at in places)
-    return mid, best, worst
+    def of(pick: Callable[[Array], Array], fields: Sequence[str]) -> _Run:
+        return _Run(hardware, constants, picked(run.prefill, pick, fields),
+                    picked(run.decode, pick, fields))
+
+    best, worst = (of(partial(np.take, indices=at, axis=0), _OF_ENDS) for at in places)
+    return of(lambda value: value[:len(hardware.members)], PassTime.__struct_fields__), best, worst
 
 
 def _phase_figure(mid: PassTime, best: PassTime, worst: PassTime, spread: Array) -> Figure:
@@ -322,8 +325,10 @@ def _phase(d: Deployment, detail: PassTime, time: Figure, kind: str, operations:
         detail = msgspec.structs.replace(detail, operations=())
     used = detail.flops / peak if kind == "mfu" else detail.bytes / d.hardware.memory_bandwidth
     share = used / time.expected
-    exact = (share > 1.0) & (share < 1.0 + 1e-12)    # rounding of a phase at its bound
-    return Phase(time, detail, np.where(exact, 1.0, share), peak, name)
+    if np.any(share > 1.0):
+        exact = (share > 1.0) & (share < 1.0 + 1e-12)    # rounding of a phase at its bound
+        share = np.where(exact, 1.0, share)
+    return Phase(time, detail, share, peak, name)
 
 
 def causes(d: Deployment, w: Workload, price: float | None = None) -> list[Cause]:
@@ -357,25 +362,23 @@ def _energy(d: Deployment, w: Workload, runs: tuple[_Run, _Run, _Run], first: Fi
             if f in d.hardware.ranges}
     low, high = d.hardware.at_ends(True, ends), d.hardware.at_ends(False, ends)
     steps = w.output - 1.0
-    devices, tokens = d.devices, w.batch * w.output
+    share = d.devices / (w.batch * w.output)
 
     dp = d.parallelism.dp
     load = 1.0 if dp == 1 else w.batch / (dp * per_replica(d, w.batch))
 
-    def joules(hardware: Hardware, run: _Run, t_first: Array, t_step: Array) -> Array:
-        a, b = (energy.pass_energy(hardware, p.bytes, p.flops, p.wire, t, load)
-                for p, t in ((run.prefill, t_first), (run.decode, t_step)))
-        return (a + steps * b) * devices / tokens
+    def joules(h: Hardware, run: _Run, *times: tuple[Array, Array]) -> list[Array]:
+        moved = [energy.pass_dynamic(h, p.bytes, p.flops, p.wire, load)
+                 for p in (run.prefill, run.decode)]
+        passes = ([energy.device_energy(x, t, h.idle_power, h.tdp)
+                   for x, t in zip(moved, pair, strict=True)] for pair in times)
+        return [(a + steps * b) * share for a, b in passes]
 
-    figures = [
-        joules(low, best, first.ceiling, step.ceiling),
-        joules(d.hardware, mid, first.expected, step.expected),
-        joules(low, best, first.low, step.low),
-        joules(high, worst, first.high, step.high),
-    ]
-    ordered = [figures[0], np.maximum(figures[1], figures[2]), figures[2],
-               np.maximum(figures[3], np.maximum(figures[1], figures[2]))]
-    return Figure(*ordered)
+    ceiling, least = joules(low, best, (first.ceiling, step.ceiling), (first.low, step.low))
+    (middle,) = joules(d.hardware, mid, (first.expected, step.expected))
+    (most,) = joules(high, worst, (first.high, step.high))
+    expected = np.maximum(middle, least)
+    return Figure(ceiling, expected, least, np.maximum(most, expected))
 
 
 def _cost(d: Deployment, w: Workload, e2e: Figure, price: float | None) -> Figure | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.arrays import Array, several
+from simulator.arrays import Array, only_where, several
 
 # Gauss-Legendre nodes and weights on [-1, 1]; four points integrate the smooth step time to well
 # below 1e-4 because both of its terms are affine in the context.
@@ -66,63 +66,61 @@ def smooth_max(x: Array, y: Array, p: float | None) -> Array:
     return (x**p + y**p) ** (1.0 / p)
 
 
-def overlapped(c: Array, m: Array, s: Array, p: Array | None
-               ) -> tuple[Array, Array, Array, Array]:
-    """(c^p + m^p + s^p)^(1/p) of arithmetic, traffic and a serial chain, and the part of each.
+Parts = tuple[Array, Array, Array]
 
-    The parts add up to the whole, each by its share of the sum of powers: how much the whole gains
-    from a small gain of that term. `None`: the larger of arithmetic and traffic takes all.
+
+def overlapped(c: Array, m: Array, s: Array, p: Array | None, weight: float = 1.0) -> Parts:
+    """Parts of `weight` (c^p + m^p + s^p)^(1/p): of arithmetic, of traffic and of a serial chain.
+
+    They add up to the whole, each by its share of the sum of powers: how much the whole gains from
+    a small gain of that term. `None`: the larger of arithmetic and traffic takes all.
     """
     if p is None:
-        total = np.maximum(c, m)
-        by_compute = total * (c > m)
-        return total, by_compute, total - by_compute, 0.0 * total
+        whole = weight * np.maximum(c, m)
+        by_compute = whole * (c > m)
+        return by_compute, whole - by_compute, 0.0 * whole
     if several(p):
-        return _each_by_its_own(c, m, s, p)
+        return _each_by_its_own(c, m, s, p, weight)
     if p == 1:
-        return c + m + s, c, m, s
+        return weight * c, weight * m, weight * s
     if p == 2:
-        cc, mm, ss = c * c, m * m, s * s
-        total = np.sqrt(cc + mm + ss)
-        share = 1.0 / np.maximum(total, _TINY)    # nothing takes no time: 0, not 0/0
-        return total, cc * share, mm * share, ss * share
-    if p == 1.5:
+        cp, mp, sp = c * c, m * m, s * s
+        share = weight / np.sqrt(cp + mp + sp + _TINY)    # nothing takes no time: 0, not 0/0
+    elif p == 1.5:
         cp, mp, sp = c * np.sqrt(c), m * np.sqrt(m), s * np.sqrt(s)    # a power costs ten times
-        root = np.cbrt(cp + mp + sp)
-        share = 1.0 / np.maximum(root, _TINY)
-        return root * root, cp * share, mp * share, sp * share
-    return _by_powers(c, m, s, p)
+        share = weight / np.cbrt(cp + mp + sp + _TINY)
+    else:
+        return _by_powers(c, m, s, p, weight)
+    return cp * share, mp * share, sp * share
 
 
-def _by_powers(c: Array, m: Array, s: Array, p: Array) -> tuple[Array, Array, Array, Array]:
+def _by_powers(c: Array, m: Array, s: Array, p: Array, weight: float) -> Parts:
     """The same for any exponent."""
     top = np.maximum(np.maximum(np.maximum(c, m), s), _TINY)
     # The function, not the operator, whose scalars may differ from arrays in the last bit.
     cp, mp, sp = (np.power(x / top, p) for x in (c, m, s))
-    power = np.maximum(cp + mp + sp, _TINY)
-    total = top * np.power(power, 1.0 / p)
-    return total, total * cp / power, total * mp / power, total * sp / power
+    share = weight * top * np.power(cp + mp + sp + _TINY, 1.0 / p - 1.0)
+    return cp * share, mp * share, sp * share
 
 
-def _each_by_its_own(c: Array, m: Array, s: Array, p: Array) -> tuple[Array, Array, Array, Array]:
+def _each_by_its_own(c: Array, m: Array, s: Array, p: Array, weight: float) -> Parts:
     """Of several exponents, those with a formula of their own by it, so that every bit is that of
     one alone.
     """
     own = [x for x in (1.0, 1.5, 2.0) if np.any(np.equal(p, x))]
-    parts = (_by_powers(c, m, s, p) if not np.all(np.isin(p, own))
-             else overlapped(c, m, s, own.pop()))
+    parts = (_by_powers(c, m, s, p, weight) if not np.all(np.isin(p, own))
+             else overlapped(c, m, s, own.pop(), weight))
     for x in own:
-        mine = np.equal(p, x)
-        a, b, c_, d = (np.where(mine, new, old)
-                       for new, old in zip(overlapped(c, m, s, x), parts, strict=True))
-        parts = a, b, c_, d
+        mine, new = np.equal(p, x), overlapped(c, m, s, x, weight)
+        parts = (np.where(mine, new[0], parts[0]), np.where(mine, new[1], parts[1]),
+                 np.where(mine, new[2], parts[2]))
     return parts
 
 
 def mean_of_overlapped(
     c: tuple[Array, Array], m: tuple[Array, Array], s: tuple[Array, Array], n: Array,
     p: Array | None,
-) -> tuple[Array, Array, Array]:
+) -> Parts:
     """Means of the parts of `overlapped` over n points that run evenly between two ends of each
     term.
 
@@ -140,8 +138,8 @@ def mean_of_overlapped(
     sums: list[Any] = [0.0, 0.0, 0.0]
     for node, weight in zip(NODES, WEIGHTS, strict=True):
         x, y, z = (a + node * b for a, b in zip(middle, slope, strict=True))
-        at = overlapped(x, y, z, p)[1:]
-        sums = [total + 0.5 * weight * part for total, part in zip(sums, at, strict=True)]
+        parts = overlapped(x, y, z, p, 0.5 * weight)
+        sums = [total + part for total, part in zip(sums, parts, strict=True)]
     if several(p) and np.any(np.equal(p, 1.0)):
         sums = [np.where(np.equal(p, 1.0), x, y) for x, y in zip(middle, sums, strict=True)]
     return sums[0], sums[1], sums[2]
@@ -162,11 +160,16 @@ def mean_of_max(x0: Array, x1: Array, y0: Array, y1: Array, n: Array) -> Array:
     """
     d0, d1 = x0 - y0, x1 - y1
     largest, smallest = np.maximum(d0, d1), np.minimum(d0, d1)
+    (positive,) = only_where(largest > 0, mean_of_positive, (0.0,), largest, smallest, n)
+    return (y0 + y1) / 2.0 + positive
+
+
+def mean_of_positive(largest: Array, smallest: Array, n: Array) -> tuple[Array]:
+    """Sum of the positive ones of n terms that run evenly from `largest` > 0 down, over n."""
     step = (largest - smallest) / np.maximum(n - 1.0, 1.0)
     terms = np.floor(largest / np.where(step > 0, step, 1.0)) + 1.0
-    k = np.clip(np.where(step > 0, terms, np.where(largest > 0, n, 0.0)), 0.0, n)
-    positive = k * largest - step * k * (k - 1.0) / 2.0
-    return (y0 + y1) / 2.0 + np.where(largest > 0, positive, 0.0) / np.maximum(n, 1.0)
+    k = np.clip(np.where(step > 0, terms, n), 0.0, n)
+    return ((k * largest - step * k * (k - 1.0) / 2.0) / np.maximum(n, 1.0),)
 
 
 def mean_of_smooth_max(

@@ -139,6 +139,13 @@ def _last_before_turn(same: Callable[[Array], Array], stays: Array, first: Array
     return np.where(stays, last, low)
 
 
+def _spans(clock: Clock, start: Sequence[Operation], end: Sequence[Operation], first: Array,
+           last: Array) -> list[OperationTime]:
+    """Means of operations over the contexts from `first` to `last`."""
+    return [clock.point(o) if o.steady else clock.span(o, o_end, first, last)
+            for o, o_end in zip(start, end, strict=True)]
+
+
 def _mean_step(clock: Clock, at: Callable[[Array], list[Operation]], first: Array,
                last: Array) -> list[OperationTime]:
     """Means of one group's attention `at` each context from `first` to `last`.
@@ -147,12 +154,15 @@ def _mean_step(clock: Clock, at: Callable[[Array], list[Operation]], first: Arra
     it is the faster.
     """
     start, end = at(first), at(last)
-    times = [clock.span(o, o_end, first, last) for o, o_end in zip(start, end, strict=True)
-             if o.alternative is None]
+    times = _spans(clock, [o for o in start if o.alternative is None],
+                   [o for o in end if o.alternative is None], first, last)
     if len(times) == len(start):
         return times
     before = _first_is_faster(clock, start)
     stays = np.equal(before, _first_is_faster(clock, end))
+    if np.all(stays) and (np.all(before) or not np.any(before)):
+        index = 0 if np.all(before) else 1
+        return times + _spans(clock, _of(start, index), _of(end, index), first, last)
     turn = _last_before_turn(lambda x: np.equal(_first_is_faster(clock, at(x)), before), stays,
                              first, last)
     for index in (0, 1):
@@ -160,8 +170,8 @@ def _mean_step(clock: Clock, at: Callable[[Array], list[Operation]], first: Arra
         low, high = np.where(here, first, turn + 1.0), np.where(here, turn, last)
         share = np.maximum(high - low + 1.0, 0.0) / (last - first + 1.0)
         if np.any(share):
-            pairs = zip(_of(at(low), index), _of(at(high), index), strict=True)
-            times += [clock.span(o, o_end, low, high).scaled(share) for o, o_end in pairs]
+            times += [t.scaled(share) for t in _spans(
+                clock, _of(at(low), index), _of(at(high), index), low, high)]
     return times
 
 

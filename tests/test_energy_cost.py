@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator import Deployment, Hardware, Parallelism, Workload, estimate
 from simulator.cost import usd_per_million_tokens
-from simulator.energy import device_energy, dynamic_energy, known, pass_energy
+from simulator.energy import device_energy, dynamic_energy, known, pass_dynamic
 from simulator.specs.catalogue import catalogue
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import parse_inline
@@ -70,7 +70,7 @@ def test_an_estimate_by_hand() -> None:
         own = detail.bytes * 32e-12 + detail.flops * 1e-12 + 60 * t
         joules += count * min(own, 400 * t)
     assert e.energy_per_token.expected == pytest.approx(joules / 400, rel=1e-12)
-    assert pass_energy(d.hardware, 1e9, 1e9, 5.0, 0.1) == pytest.approx(0.032 + 0.001 + 6.0)
+    assert pass_dynamic(d.hardware, 1e9, 1e9, 5.0) == pytest.approx(0.032 + 0.001)
 
 
 def test_all_devices_count() -> None:

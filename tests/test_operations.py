@@ -50,12 +50,12 @@ def test_gemm() -> None:
 
 def test_gemm_chain() -> None:
     """(300, 1000) in tiles of 128: 300/128 rows of 8 tiles, each of 640/64 steps along k."""
-    chain = gemm_chain(300.0, 640.0, 1000.0)
-    assert chain.padded == gemm_flops(300, 640, 1000)
-    assert (chain.blocks, chain.longest) == (300 / 128 * 8, 10.0)
-    assert chain.total == chain.blocks * 10.0
-    assert gemm_chain(1.0, 640.0, 1000.0).blocks == 8.0    # no less than one row of tiles
-    assert gemm("x", 1.0, 5.0, 7.0, 11.0, 2.0, 2.0, "bf16").chain == gemm_chain(5.0, 7.0, 11.0)
+    chain = gemm_chain(300.0, 640.0, 1000.0, 7.0)
+    assert (chain.padded, chain.blocks, chain.longest, chain.total) == (
+        7.0, 300 / 128 * 8, 10.0, None)
+    assert gemm_chain(1.0, 640.0, 1000.0, 7.0).blocks == 8.0    # no less than one row of tiles
+    assert gemm("x", 1.0, 5.0, 7.0, 11.0, 2.0, 2.0, "bf16").chain == gemm_chain(
+        5.0, 7.0, 11.0, gemm_flops(5, 7, 11))
 
 
 def test_flops_are_float64() -> None:

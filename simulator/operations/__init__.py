@@ -18,14 +18,14 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
     """What a kernel does one after the other on one unit, and what it pads.
 
     padded   FLOPs executed, whole tiles; blocks: tiles or blocks that the units share
-    total    steps of all blocks (of 64 along k, of 128 x 128 scores) or bytes of KV; longest: of
-             the longest block, which one unit works through alone
+    longest  steps of the longest block (of 64 along k, of 128 x 128 scores) or bytes of KV, which
+             one unit works through alone; total: of all blocks, None where all are that long
     """
 
     padded: Array
     blocks: Array
-    total: Array
     longest: Array
+    total: Array | None = None
 
 
 class Picks(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +65,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     stage        share of its executions on the fullest pipeline stage
     needed       physics asks for it; else this engine alone does, and the ceiling leaves it out
     limit        context [tokens] above which its cost stops growing (a window)
+    steady       its cost doesn't depend on the context at all
     """
 
     name: str
@@ -83,6 +84,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     extent: int = 0
     alternative: tuple[str, int] | None = None
     limit: float | None = None
+    steady: bool = False
     needed: bool = True
     format: str = "bf16"
     chain: Chain | None = None
@@ -115,14 +117,13 @@ def gemm_activation_bytes(m: Array, k: Array, n: Array, a: Array) -> Array:
     return a * m * (k + n)
 
 
-def gemm_chain(m: Array, k: Array, n: Array) -> Chain:
-    """Output tiles of a product and the steps along k of each.
+def gemm_chain(m: Array, k: Array, n: Array, flops: Array) -> Chain:
+    """Output tiles of a product and the steps along k of each; its FLOPs are as they are.
 
     The tiles of a step are continuous in m: which of a library's tile heights a batch gets is not
     known, and one more sequence must not cost more than its share.
     """
-    tiles, steps = np.maximum(m / cut.TILE, 1.0) * np.ceil(n / cut.TILE), k / cut.K_TILE
-    return Chain(gemm_flops(m, k, n), tiles, tiles * steps, steps)
+    return Chain(flops, np.maximum(m / cut.TILE, 1.0) * np.ceil(n / cut.TILE), k / cut.K_TILE)
 
 
 def gemm(
@@ -130,9 +131,10 @@ def gemm(
     format: str = "bf16", launches: float = 1.0,
 ) -> Operation:
     """Weights (k, n) of `w` bytes a value applied to m tokens of `a` bytes a value."""
-    return Operation(name, "gemm", "gemm", count, gemm_flops(m, k, n), w * k * n, 0.0,
+    flops = gemm_flops(m, k, n)
+    return Operation(name, "gemm", "gemm", count, flops, w * k * n, 0.0,
                      gemm_activation_bytes(m, k, n, a), compute, launches, format=format,
-                     chain=gemm_chain(m, k, n), rows=m, inner=k)
+                     chain=gemm_chain(m, k, n, flops), rows=m, inner=k)
 
 
 def elementwise(

@@ -67,17 +67,16 @@ class Stack(Hardware, frozen=True, kw_only=True):
         return self.kept(("ends", favourable, names), lambda: stack(
             [m.at_ends(favourable, names) for m in self.members], always=True))
 
-    def with_ends(self) -> tuple[Stack, tuple[list[int], list[int], list[int]]]:
-        """The members and, as more members, those with ranges at either end of them; and where
-        in it the device, its favourable and its unfavourable end stand, for every member.
+    def with_ends(self) -> tuple[Stack, tuple[list[int], list[int]]]:
+        """The members and, after them, those with ranges at either end of them; and where in it
+        the favourable and the unfavourable end of every member stand.
         """
-        def make() -> tuple[Stack, tuple[list[int], list[int], list[int]]]:
+        def make() -> tuple[Stack, tuple[list[int], list[int]]]:
             everything = list(self.members)
-            places: tuple[list[int], list[int], list[int]] = ([], [], [])
+            places: tuple[list[int], list[int]] = ([], [])
             for i, member in enumerate(self.members):
                 names = member.timed_ranges
-                places[0].append(i)
-                for where, favourable in ((places[1], True), (places[2], False)):
+                for where, favourable in ((places[0], True), (places[1], False)):
                     where.append(len(everything) if names else i)
                     everything += [member.at_ends(favourable, names)] if names else []
             return stack(everything, always=True), places  # type: ignore[return-value]

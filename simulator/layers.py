@@ -197,19 +197,20 @@ def _mla_cores(d: Deployment, a: Mla, s: Segment, pairs: Array, keys: Array,
         "mla_absorb", "gemm", "gemm", 1.0,
         att.mla_absorb_flops(T, own, a.kv_rank, a.nope_dim, a.value_dim), w * own * up, 0.0,
         D * T * own * (2 * a.kv_rank + up), wide, 2.0, alternative=(key, 0), steady=True,
-        format=gemm_type)
+        format=gemm_type, rows=T, inner=a.nope_dim)
     core = Operation(
         "mla_absorbed", "attention", "mla_decode", 1.0,
         att.mla_absorbed_flops(n, h, pairs, a.kv_rank, a.rope_dim), 0.0, cached,
         att.query_bytes(n, h, s.new, latent, a.kv_rank, D), compute, alternative=(key, 0),
         limit=limit, format=attention_format(d), chain=_mla_chain(s, n, h, keys, latent, k,
-                                                                  a.kv_rank))
+                                                                  a.kv_rank),
+        rows=h * s.new, inner=latent)
     expanded_keys = n * att.keys_read(s.new, s.context) / d.parallelism.cp
     expand = Operation(
         "mla_expand", "gemm", "gemm", 1.0,
         att.mla_expand_flops(expanded_keys, h, a.kv_rank, a.nope_dim, a.value_dim), w * h * up,
         expanded_keys * latent * k, D * expanded_keys * h * up, wide, 1.0,
-        alternative=(key, 1), format=gemm_type)
+        alternative=(key, 1), format=gemm_type, rows=expanded_keys, inner=a.kv_rank)
     wide_head, kernel = a.nope_dim + a.rope_dim, f"attention_{s.phase}"
     plain = Operation(
         "mla_expanded", "attention", "mla_prefill" if s.phase == "prefill" else kernel, 1.0,
@@ -218,7 +219,7 @@ def _mla_cores(d: Deployment, a: Mla, s: Segment, pairs: Array, keys: Array,
         + att.query_bytes(n, h, s.new, wide_head, a.value_dim, D),
         compute, alternative=(key, 1), limit=limit, format=attention_format(d),
         chain=_chain(s, n, h, h, keys, (wide_head + a.value_dim) * D, limit,
-                     wide_head + a.value_dim))
+                     wide_head + a.value_dim), rows=s.new, inner=wide_head)
     operations = [absorb, core, expand, plain]
     if a.indexer is not None:
         i, all_pairs = a.indexer, _pairs(a, s, None) / d.parallelism.cp
@@ -226,7 +227,8 @@ def _mla_cores(d: Deployment, a: Mla, s: Segment, pairs: Array, keys: Array,
             "indexer_scores", "attention", f"attention_{s.phase}", 1.0,
             2.0 * n * i.heads * i.head_dim * all_pairs, 0.0,
             n * s.context / d.parallelism.cp * i.head_dim * k,
-            n * s.new * i.heads * i.head_dim * D, compute))
+            n * s.new * i.heads * i.head_dim * D, compute,
+            rows=s.new if s.phase == "prefill" else i.heads * s.new, inner=i.head_dim))
     return operations
 
 

@@ -24,6 +24,9 @@ from simulator.roofline import NODES, WEIGHTS, overlapped
 from simulator.specs.hardware import Hardware
 from simulator.specs.hardware_parts import KernelTable
 
+# Kernels that no calibration times, and the one that was whose arithmetic is the same.
+_LIKE = {"moe": "gemm", "mla_prefill": "attention_prefill", "mla_decode": "attention_decode"}
+
 
 def time_per_row(m: Array, rows: tuple[float, ...], rates: tuple[float, ...]) -> Array:
     """Seconds for each FLOP (or byte) at m rows: the times m/r(m), joined by straight lines.
@@ -56,7 +59,7 @@ class MeasuredClock(Clock):
 
     def table(self, o: Operation) -> KernelTable | None:
         """Measured kernel of an operation: of its own format, or of the nearest that was timed."""
-        name = "gemm" if o.kernel == "moe" else o.kernel
+        name = _LIKE.get(o.kernel, o.kernel)
         part = None
         if name == "elementwise":
             part = o.format if ("elementwise", self.format, o.format) in self._tables else "other"

@@ -15,6 +15,7 @@ from simulator.executor.calibrate import (  # noqa: E402
     caches_of,
     calibrate_machine,
     floor_and_rate,
+    no_longer_than_more,
 )
 from simulator.executor.comparison import SHAPES, Point, compare, points, predict  # noqa: E402
 from simulator.executor.comparison_report import (  # noqa: E402
@@ -120,6 +121,11 @@ def test_words_and_numbers(machine: Machine) -> None:
     assert data["memory_bandwidth"] == machine.bandwidth
     assert {k["kernel"] for k in data["kernels"]} == {
         "gemm", "attention_prefill", "attention_decode", "elementwise", "moe"}
+
+
+def test_a_disturbed_time_is_no_longer_than_that_of_more_work() -> None:
+    assert no_longer_than_more([5.0, 1.0, 9.0, 2.0, 4.0]) == [1.0, 1.0, 2.0, 2.0, 4.0]
+    assert no_longer_than_more(iter([1.0, 2.0])) == [1.0, 2.0]
 
 
 def test_points_are_none_that_calibration_timed() -> None:

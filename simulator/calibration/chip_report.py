@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import date
@@ -21,6 +22,9 @@ from simulator.units import format_time
 MARK = "# Made by `tokline calibrate`"
 SOURCE = "calibration"
 MOST_SHOWN = 12
+ENDS = ("low", "mid", "high")
+# Standard deviations within which a normal value lies with 80 %.
+EIGHT_IN_TEN = 1.2816
 UNITS = {"tpot_ms": "ms", "ttft_ms": "ms", "prefill_ms": "ms"}
 
 
@@ -131,16 +135,25 @@ def chip_yaml(fit: ChipFit, today: date) -> str:
     for c in fit.constants:
         if c.why:
             continue
-        value = f"{c.after * 1e6:.4g} us" if c.name == "step_overhead" else float(f"{c.after:.4g}")
-        note = f"standard error {_error(c)}; {c.before:.4g} before" if (
-            c.name != "step_overhead") else f"standard error {_error(c)}"
-        data[c.name] = {"value": value, "source": SOURCE, "note": note}
+        note = f"standard error {_error(c)}" + (
+            "" if c.name == "step_overhead" else f"; {c.before:.4g} before")
+        data[c.name] = _ends(c) | {"source": SOURCE, "note": note}
     head = [f"{MARK} from {_files(fit)}.", *(f"# {line}".rstrip() for line in fit_lines(fit))]
     body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=98,
                           default_flow_style=None)
     text = "\n".join(head) + "\n" + body
     parse_hardware(load_yaml_text(text, path), path)    # what is written must load
     return text
+
+
+def _ends(c: Constant) -> dict[str, str | float]:
+    """The constant between the ends that hold it four times in five, for its standard error."""
+    wide = EIGHT_IN_TEN * (c.error or 0.0)
+    if c.name == "step_overhead":
+        ends = (max(c.after - wide, 0.0), c.after, c.after + wide)
+        return dict(zip(ENDS, (f"{x * 1e6:.4g} us" for x in ends), strict=True))
+    return dict(zip(ENDS, (float(f"{c.after * math.exp(x):.4g}") for x in (-wide, 0.0, wide)),
+                    strict=True))
 
 
 def _files(fit: ChipFit) -> str:

@@ -64,6 +64,9 @@ MEANINGS = {"memory_level": "factor on the time of bytes",
 TOLD_BY = {"memory_level": "decode at small batches", "compute_level": "prompts of 512 tokens "
            "and more, alone or in prefill", "step_overhead": "decode of models of several sizes"}
 
+AT_CAP = ("its kernels are at the most that one reaches, so a faster level changes nothing; the "
+          "rows are as fast or faster")
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -267,6 +270,13 @@ class _Problem:
 
         return np.log(predict(mine, change).expected / self.value[rows])
 
+    def at_cap(self, constants: dict[str, float], name: str, rows: Array) -> bool:
+        """Whether a tenth less of a level changes no prediction."""
+        if name == "step_overhead":
+            return False
+        faster = self.errors(constants | {name: 0.9 * constants[name]}, rows)
+        return bool(np.allclose(faster, self.errors(constants, rows), rtol=0.0, atol=1e-6))
+
     def fit(self, free: Sequence[str], rows: Array) -> tuple[dict[str, float], dict[str, float]]:
         """(constants with those of `free` fitted on the rows, their standard errors)."""
         from scipy.optimize import least_squares
@@ -332,7 +342,8 @@ def _fitted(cases: Sequence[Case], mine: Array, found: ChipFit) -> ChipFit:
             # The slower memory and the slower host of one model at one length look the same.
             least = free if "memory_level" in vague else vague
             drop = next(n for n in DROPPED_FIRST if n in least)
-            why[drop] = f"these rows don't determine it; {TOLD_BY[drop]} would"
+            why[drop] = (AT_CAP if problem.at_cap(after, drop, mine) else
+                         f"these rows don't determine it; {TOLD_BY[drop]} would")
         elif len(free) * ROWS_A_CONSTANT > int(np.sum(mine)):
             drop = next(n for n in DROPPED_FIRST if n in free)
             why[drop] = f"{int(np.sum(mine))} rows are too few for {len(free)} constants"

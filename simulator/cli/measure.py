@@ -21,7 +21,8 @@ MOST_POINTS = 1000
 @click.argument("model", shell_complete=names("models"))
 @click.option("--device", metavar="NAME", help="cpu, cuda or cuda:N [default: cuda where there is "
               "one].")
-@click.option("--layers", metavar="N", help="So many layers, each kind by its share [default: all].")
+@click.option("--layers", metavar="N", help="So many layers, each kind by its share [default: "
+              "all].")
 @click.option("--scale", metavar="X", default="1", show_default=True,
               help="Factor on hidden size, heads, widths and vocabulary.")
 @click.option("--batch", metavar="LIST", default="1", show_default=True, help="Sequences.")

@@ -8,7 +8,7 @@ was not seen before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -233,12 +233,16 @@ def _passes(b: Bench, name: str, progress: Progress) -> list[Kernel]:
               "rope": bench.rope(b, 1, 1, 1, 8), "other": bench.addition(b, 1, 16)}
     found = []
     for kind, (call, each) in kinds.items():
-        times = [(m * each, call(m)) for m in PASS_ROWS]
-        floor = min(floors[kind], *(t for _, t in times))
-        found.append(Kernel(
-            "elementwise", name, tuple(Q for Q, _ in times),
-            tuple(Q / max(t - floor, t / 20.0) for Q, t in times), operation=kind, floor=floor))
+        sizes, times = [m * each for m in PASS_ROWS], no_longer_than_more(map(call, PASS_ROWS))
+        floor = min(floors[kind], times[0])
+        rates = tuple(Q / max(t - floor, t / 20.0) for Q, t in zip(sizes, times, strict=True))
+        found.append(Kernel("elementwise", name, tuple(sizes), rates, operation=kind, floor=floor))
     return found
+
+
+def no_longer_than_more(times: Iterable[float]) -> list[float]:
+    """Times of growing work, none above that of more work: what else ran then is taken out."""
+    return [float(t) for t in np.minimum.accumulate(list(times)[::-1])[::-1]]
 
 
 def calibrate_machine(device: str, dtypes: Sequence[str], threads: int | None, minutes: float,

@@ -27,7 +27,7 @@ from simulator.executor.timing import time_calls
 COLD_BYTES, COLD_CACHES = 192 * 2**20, 4
 HOT_BYTES = 2**20
 # A single call is repeated until it took this long, and not more often than that.
-SECONDS, REPEATS = 0.12, 300
+SECONDS, REPEATS = 0.12, 1500
 
 
 @dataclass(frozen=True)

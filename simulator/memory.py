@@ -349,7 +349,8 @@ def _context_below(d: Deployment, space: Array, kv: float, act: float, local: Ar
     largest_pass = (activation_bytes_per_token(d) * np.maximum(budget, local)
                     + logits_bytes_per_sequence(d) * local)
     found = longest_context(d, (space - act * largest_pass) / (kv * local) - state)
-    short = (np.minimum(found, d.model.positions) - output) * local < budget
+    # Without any space `found` is 0 already.
+    short = ((np.minimum(found, d.model.positions) - output) * local < budget) & (space >= 0)
     if not np.any(short):
         return found
     if arrays_inside(d):

@@ -19,7 +19,7 @@ from simulator import energy
 from simulator.allocation import KvPool
 from simulator.arrays import Array, holds_arrays, several
 from simulator.cost import usd_per_million_tokens
-from simulator.deployment import Deployment, Workload, arrays_inside
+from simulator.deployment import Deployment, Workload
 from simulator.efficiency import Efficiency
 from simulator.efficiency.stacked import efficiency_of
 from simulator.errors import InputError
@@ -52,6 +52,10 @@ class Figure(msgspec.Struct, frozen=True):
     def plus(self, other: Figure, factor: Array = 1.0) -> Figure:
         """This time and `factor` times the other."""
         return Figure(*(a + factor * b for a, b in zip(self.all, other.all, strict=True)))
+
+    def times(self, factor: Array) -> Figure:
+        """This figure times a factor, the same for each of the four."""
+        return Figure(*(factor * value for value in self.all))
 
     @property
     def all(self) -> tuple[Array, Array, Array, Array]:
@@ -140,7 +144,6 @@ class _Run:
 def _run(d: Deployment, hardware: Hardware, w: Workload, listed: bool = True) -> _Run:
     constants = efficiency_of(hardware, d.engine)
     batch = per_replica(d, w.batch)
-    listed = listed or holds_arrays(hardware) or arrays_inside(d)
     last = np.maximum(w.input + w.output - 1.0, w.input + 1.0)
     stages = d.parallelism.pp
     at_once, in_step = prefill_micro_batch(batch, stages), decode_micro_batch(batch, stages)

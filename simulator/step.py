@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from simulator.allocation import cached_prefix
-from simulator.arrays import Array, largest, present, several
+from simulator.arrays import Array, holds_arrays, largest, present, several
 from simulator.clock import Clock, OperationTime, largest_part
-from simulator.deployment import Deployment
+from simulator.deployment import Deployment, arrays_inside
 from simulator.efficiency import Efficiency
 from simulator.efficiency.hosts import host_times
 from simulator.layers import (
@@ -180,7 +180,7 @@ def _total(d: Deployment, hardware: Hardware, times: Sequence[OperationTime],
     chosen = [t for t in times if several(t.expected) or t.expected or np.any(t.ceiling)]
     layers = d.model.layer_count
     step, layer, sequence = host_times(d.engine, hardware)
-    host = step + layers * layer + sequences * sequence
+    host = step + d.host_layers * layer + sequences * sequence
     if hardware.layer_overhead is not None and not d.engine.ideal:
         host = host + layers * hardware.layer_overhead
     if hardware.step_overhead is not None and not d.engine.ideal:
@@ -280,7 +280,8 @@ def decode(d: Deployment, hardware: Hardware, efficiency: Efficiency, batch: Arr
     """
     def times_of(clock: Clock) -> list[OperationTime]:
         per_row = any(map(np.ndim, (d.busy_replicas, d.expert_skew)))
-        if listed or per_row or clock.per_row or np.ndim(batch) != 1 or d.parallelism.pp > 1:
+        if (listed or per_row or clock.per_row or np.ndim(batch) != 1 or d.parallelism.pp > 1
+                or holds_arrays(hardware) or arrays_inside(d)):
             start = Segment(batch, new, first, "decode")
             times = [clock.point(o) for o in clock.seen(
                 static_operations(d, [start], batch * new))]

@@ -8,7 +8,7 @@ needs its rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,17 +167,22 @@ def join(tables: list[Table]) -> Table:
     """The rows of all tables, one after the other."""
     if len(tables) == 1:
         return tables[0].flattened()
-    shape = (sum(t.rows for t in tables),)
-    return Table(shape, {n: _join_column(n, tables) for n in tables[0].columns})
+    rows = sum(t.rows for t in tables)
+    # All numbers in one array: large enough for huge pages, which fill four times as fast.
+    numbers = np.empty((len(tables[0].columns), rows))
+    return Table((rows,), {n: _join_column(n, tables, place)
+                           for n, place in zip(tables[0].columns, numbers, strict=True)})
 
 
-def _join_column(name: str, tables: list[Table]) -> Any:
+def _join_column(name: str, tables: list[Table], place: Any) -> Any:
+    """One column of all tables; one of float64 is written at its place."""
     first = tables[0].columns[name]
     if name not in TEXTS and all(np.ndim(t.columns[name]) == 0 for t in tables) and (
             len({str(t.columns[name]) for t in tables}) == 1):
         return first  # one value for all rows
     if name not in TEXTS:
-        return np.concatenate([t.flat(name) for t in tables])
+        parts = [t.flat(name) for t in tables]
+        return np.concatenate(parts, out=place if parts[0].dtype == place.dtype else None)
     index: dict[str, int] = {}
     parts = []
     for t in tables:
@@ -201,11 +206,21 @@ def frame(table: Table) -> Any:
     return pd.DataFrame({n: values(n) for n in table.columns}, copy=False)
 
 
-def _figure(name: str, figure: Figure | None, stands: Any) -> Iterator[tuple[str, Any]]:
-    """The four ends of a figure; `stands` is 1 where it means something and NaN elsewhere."""
+def _figure(name: str, figure: Figure | None) -> Iterator[tuple[str, Any]]:
+    """The four ends of a figure."""
     for end in _ENDS:
-        value = np.nan if figure is None else getattr(figure, end[1:] or "expected")
-        yield name + end, value if stands is True else value * stands
+        yield name + end, np.nan if figure is None else getattr(figure, end[1:] or "expected")
+
+
+def _where_it_fits(e: Estimate) -> Estimate:
+    """The estimate with rates, energy and cost only where it fits: NaN elsewhere."""
+    if bool(np.all(e.memory.fits)):
+        return e
+    stands, joules, usd = (np.where(e.memory.fits, 1.0, np.nan), e.energy_per_token,
+                           e.usd_per_million_tokens)
+    return replace(e, tpot=e.tpot.times(stands), e2e=e.e2e.times(stands),
+                   energy_per_token=None if joules is None else joules.times(stands),
+                   usd_per_million_tokens=None if usd is None else usd.times(stands))
 
 
 def _bound(detail: PassTime) -> Any:
@@ -248,18 +263,21 @@ def estimate_columns(e: Estimate, w: Workload) -> dict[str, Any]:
     first token.
     """
     fits, d = e.memory.fits, e.deployment
-    stands = True if bool(np.all(fits)) else np.where(fits, 1.0, np.nan)
     runs = True if bool(np.all(np.asarray(w.output) > 1)) else np.asarray(w.output) > 1
     found: dict[str, Any] = {
         "fits": np.asarray(fits),
         "reason": Text(np.where(fits, np.int8(_NONE), np.int8(0)), (NO_ROOM,)),
     }
     for name, figure in zip(TIMES, (e.ttft, e.tpot, e.e2e), strict=True):
-        found.update(_figure(name, figure, True))
-    rates = (e.tokens_per_s_per_user, e.output_tokens_per_s, e.tpot.rate(w.batch / d.devices),
-             e.request_output_tokens_per_s, e.energy_per_token, e.usd_per_million_tokens)
+        found.update(_figure(name, figure))
+    shown = _where_it_fits(e)
+    total = shown.output_tokens_per_s
+    rates = (shown.tokens_per_s_per_user, total,
+             total if d.devices == 1 else shown.tpot.rate(w.batch / d.devices),
+             shown.request_output_tokens_per_s, shown.energy_per_token,
+             shown.usd_per_million_tokens)
     for name, rate in zip((*RATES, *PER_TOKEN), rates, strict=True):
-        found.update(_figure(name, rate, stands))
+        found.update(_figure(name, rate))
     found.update(_phase("prefill", "mfu", e.prefill.detail, e.prefill.utilisation, True))
     found.update(_phase("decode", "mbu", e.decode.detail, e.decode.utilisation, runs))
     found.update((name, getattr(e.memory, key)) for name, key in _MEMORY.items())

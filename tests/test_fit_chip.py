@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -208,6 +209,12 @@ def test_the_file_is_the_chip_s_own_with_the_fitted_numbers(exact: ChipFit, tmp_
     assert (chip.name, chip.memory_bandwidth) == (plain.name, plain.memory_bandwidth)
     assert chip.memory_level == pytest.approx(1.3, rel=0.01)
     assert chip.step_overhead == pytest.approx(0.5e-3, rel=0.01)
+    # The ends hold four in five of a normal error: 1.2816 standard errors to each side.
+    error = next(c.error for c in exact.constants if c.name == "memory_level")
+    assert error is not None
+    ends = chip.ranges["memory_level"]
+    assert ends.low == pytest.approx(ends.mid * math.exp(-1.2816 * error), rel=1e-3)
+    assert ends.high == pytest.approx(ends.mid * math.exp(1.2816 * error), rel=1e-3)
     told = chip.provenance["memory_level"]
     assert (told.confidence, told.date, told.verified) == ("measured", "2025-10", True)
     assert "20 rows (f.csv)" in str(told.source)
@@ -220,6 +227,16 @@ def test_the_file_is_the_chip_s_own_with_the_fitted_numbers(exact: ChipFit, tmp_
     fitted, before = (estimate(Deployment(model, h, engine), workload) for h in (chip, plain))
     assert fitted.decode.time.expected > 1.1 * before.decode.time.expected
     assert fitted.decode.time.ceiling == before.decode.time.ceiling
+
+
+def test_kernels_that_reach_the_most_are_named_as_the_reason() -> None:
+    """Prompts faster than the cap of a matrix product: no level brings a prediction down to them.
+    """
+    prompts = [row("prefill_ms", model=m, input=n) for m in MODELS for n in (1024.0, 4096.0)]
+    placed = measured(prompts, {"compute_level": 0.4})
+    fit = fit_chip(placed)
+    said = fit.refused or {c.name: c.why for c in fit.constants}["compute_level"]
+    assert "its kernels are at the most that one reaches" in said
 
 
 def test_json_has_no_nan_and_says_the_same(exact: ChipFit) -> None:

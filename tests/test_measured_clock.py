@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.deployment import Deployment, Workload
+from simulator.efficiency import Efficiency
 from simulator.errors import InputError
-from simulator.measured_clock import time_per_row, with_starts
+from simulator.layers import Segment, pass_operations
+from simulator.measured_clock import MeasuredClock, time_per_row, with_starts
 from simulator.request import estimate
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware, parse_inline
-from simulator.specs.model import Attention, Dense, LayerGroup, Model, Moe
+from simulator.specs.model import Attention, Dense, LayerGroup, Mla, Model, Moe
 from simulator.sweeps import sweep
 
 ROWS, RATES = (1.0, 4.0, 16.0), (10e9, 20e9, 80e9)
@@ -192,6 +194,26 @@ def test_narrower_weights_are_streamed_faster() -> None:
     assert wide.decode.detail.bound == "memory"
     assert narrow.decode.time.expected < 0.6 * wide.decode.time.expected
     assert narrow.prefill.time.expected == pytest.approx(wide.prefill.time.expected, rel=0.02)
+
+
+def test_latent_attention_takes_the_rates_of_attention() -> None:
+    """A prefill expands to heads of 96 and 64; a step's 8 heads share the latent of 160."""
+    mla = Mla(heads=8, q_rank=None, kv_rank=128, nope_dim=64, rope_dim=32, value_dim=64)
+    m = model().replace(layers=(LayerGroup(count=1, mixer=mla, ffn=Dense(width=1024)),))
+    d = deployment(m)
+    h = d.hardware
+    clock = MeasuredClock(h, Efficiency(h, d.engine), "prefill", None, "fp32", 1.0)
+    o = {o.name: o for o in pass_operations(d, [Segment(1.0, 32.0, 32.0, "prefill")], 1.0)}
+    # 16 rows and more compute at 80 GFLOP/s; 32 x 33 / 2 pairs of 8 heads.
+    pairs = 32.0 * 33.0 / 2.0
+    assert clock.point(o["mla_expanded"]).expected == pytest.approx(
+        2.0 * (96 + 64) * 8 * pairs / 80e9, rel=1e-9)
+    assert clock.point(o["mla_expand"]).expected == pytest.approx(
+        2.0 * 32 * 128 * 8 * 128 / 80e9, rel=1e-9)
+    step = {o.name: o for o in pass_operations(d, [Segment(1.0, 1.0, 64.0, "decode")], 1.0)}
+    # 8 rows lie between 4 at 20 and 16 at 80 GFLOP/s, which take the same time: 40 GFLOP/s.
+    assert clock.point(step["mla_absorbed"]).expected == pytest.approx(
+        2.0 * (160 + 128) * 8 * 64 / 40e9, rel=1e-9)
 
 
 def test_a_kernel_that_stands_twice_is_refused() -> None:

@@ -57,6 +57,8 @@ PASS_WIDTH = 1024
 LONGEST = 0.25
 # Variance over inner lengths that a start must leave less of, to be one.
 MATTERS = 0.6
+# Times that everything is measured, minutes apart; the shorter time of each kernel counts.
+ROUNDS = 2
 STARTS = tuple(float(x) for x in (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384))
 
 
@@ -259,10 +261,10 @@ def calibrate_machine(device: str, dtypes: Sequence[str], threads: int | None, m
     hot = int(caches[-1][1] / 2) if caches else bench.HOT_BYTES
     benches = {name: Bench(place, format_, hot, min(cold, int(free_memory(place) / 4)), single)
                for name, format_ in formats.items()}
-    kernels: list[Kernel] = []
-    for name, b in benches.items():
-        kernels += [_products(b, name, progress), *_attention(
-            b, name, progress), *_passes(b, name, progress)]
+    for _ in range(ROUNDS):
+        kernels = [k for name, b in benches.items() for k in (
+            _products(b, name, progress), *_attention(b, name, progress),
+            *_passes(b, name, progress))]
     peaks = {name: _peak(b, [k for k in kernels if k.format == name])
              for name, b in benches.items()}
     machine = Machine(

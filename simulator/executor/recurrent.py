@@ -58,6 +58,12 @@ def recur(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor,
     return torch.cat(outputs, dim=2), state
 
 
+def heads(x: Tensor, count: int, wanted: int) -> Tensor:
+    """x (B, S, count d) as `wanted` heads in fp32, each of the `count` as often as it takes."""
+    parts: Tensor = x.float().unflatten(-1, (count, -1)).transpose(1, 2)
+    return parts.repeat_interleave(wanted // count, dim=1)
+
+
 def carried(cache: State | None, like: Tensor, *size: int) -> Tensor:
     """The state that a pass starts from: the cache's, or zeros."""
     if cache is not None and cache.state is not None:
@@ -141,15 +147,12 @@ class Mamba2Scan(Timed):
         """x (B, S, inner), b and c (B, S, groups state), dt (B, S, heads) -> (B, S, inner)."""
         s = self.spec
 
-        def heads(part: Tensor, count: int) -> Tensor:
-            part = part.float().unflatten(-1, (count, -1)).transpose(1, 2)
-            return part.repeat_interleave(s.heads // count, dim=1)
-
         dt = F.softplus(dt.float() + self.dt_bias).transpose(1, 2)
         decay = -dt * self.decay_log.float().exp()[:, None]
-        values = heads(x, s.heads)
-        out, state = recur(heads(c, s.groups), heads(b, s.groups), dt[..., None] * values, decay,
-                           carried(cache, x, s.heads, s.state, s.head_dim))
+        values = heads(x, s.heads, s.heads)
+        out, state = recur(
+            heads(c, s.groups, s.heads), heads(b, s.groups, s.heads), dt[..., None] * values,
+            decay, carried(cache, x, s.heads, s.state, s.head_dim))
         keep(cache, state)
         out = out + self.skip[:, None, None] * values
         return out.transpose(1, 2).flatten(2).to(x.dtype)
@@ -192,19 +195,15 @@ class DeltaScan(Timed):
         """q, k (B, S, keys), v (B, S, values), beta and a (B, S, value heads) -> like v."""
         s = self.spec
 
-        def heads(part: Tensor, count: int) -> Tensor:
-            part = part.float().unflatten(-1, (count, -1)).transpose(1, 2)
-            return part.repeat_interleave(s.value_heads // count, dim=1)
-
         def unit(part: Tensor) -> Tensor:
+            part = heads(part, s.key_heads, s.value_heads)
             return part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6)
 
         decay = -self.decay_log.float().exp() * F.softplus(a.float() + self.dt_bias)
-        queries = unit(heads(q, s.key_heads)) * s.key_dim ** -0.5
-        out, state = recur(queries, unit(heads(k, s.key_heads)), heads(v, s.value_heads),
-                           decay.transpose(1, 2), carried(cache, v, s.value_heads, s.key_dim,
-                                                          s.value_dim),
-                           torch.sigmoid(beta.float()).transpose(1, 2))
+        out, state = recur(
+            unit(q) * s.key_dim ** -0.5, unit(k), heads(v, s.value_heads, s.value_heads),
+            decay.transpose(1, 2), carried(cache, v, s.value_heads, s.key_dim, s.value_dim),
+            torch.sigmoid(beta.float()).transpose(1, 2))
         keep(cache, state)
         return out.transpose(1, 2).flatten(2).to(v.dtype)
 

@@ -14,8 +14,8 @@ cells     llama.cpp (src/llama-kv-cache-iswa.cpp): a window layer keeps window +
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from simulator.arrays import Array, larger, largest, present, smaller
@@ -30,8 +30,7 @@ from simulator.stages import fullest_stage
 CELL_PADDING = 256
 
 
-@dataclass(frozen=True)
-class CacheClass:
+class CacheClass(msgspec.Struct, frozen=True):
     """Layers of one rank that cache alike: their number, window, and bytes a token in one layer.
 
     chunked   the window is a chunk: it starts where the chunk does, it doesn't slide
@@ -43,8 +42,7 @@ class CacheClass:
     chunked: bool = False
 
 
-@dataclass(frozen=True)
-class KvPool:
+class KvPool(msgspec.Struct, frozen=True):
     """What an engine's start-up log says about its KV pool, on one device."""
 
     bytes: Array

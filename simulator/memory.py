@@ -7,9 +7,10 @@ needs) and allocated (what the engine reserves, in whole blocks).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from simulator.allocation import (
     KvPool,
@@ -37,8 +38,7 @@ _REPLICATED = frozenset({"q_down", "kv_down", "indexer", "positions", "latent",
 _ENTRANCE = frozenset({"embedding", "positions", "embedding_norm", "embedding_bridges"})
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """Sizes [bytes] of one device, the fullest rank.
 
     kv_per_token       growing part of the KV cache a token and sequence
@@ -249,8 +249,7 @@ def _with_far(d: Deployment, f: Offload, near: Memory, local: Array, context: Ar
                    kv_ideal=ideal + near.fixed_state)
 
 
-@dataclass(frozen=True)
-class GivenKv:
+class GivenKv(msgspec.Struct, frozen=True):
     """What a known KV room of one device holds, as its engine's log says it.
 
     context             input + output, for which the pool's concurrency stands

@@ -6,8 +6,9 @@ streamed (what a step must read) are sums over it, so they cannot disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from simulator.specs.model import (
     Attention,
@@ -24,8 +25,7 @@ from simulator.specs.model import (
 )
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True):
     """A kind of tensor: `elements` values in each of `count` copies.
 
     role      class that decides its number format: attention, ffn, experts, ...

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from simulator import energy
-from simulator.allocation import KvPool
 from simulator.arrays import Array, holds_arrays, several
 from simulator.cost import usd_per_million_tokens
 from simulator.deployment import Deployment, Workload
@@ -63,8 +62,7 @@ class Figure(msgspec.Struct, frozen=True):
         return self.ceiling, self.expected, self.low, self.high
 
 
-@dataclass(frozen=True)
-class Phase:
+class Phase(msgspec.Struct, frozen=True):
     """One pass (prefill) or the mean step (decode): its time and what it is made of.
 
     `utilisation` is MFU for prefill and MBU for decode, against the dense peak of the device.
@@ -80,8 +78,7 @@ class Phase:
 CAUSED = ("tpot", "ttft", "energy_per_token", "usd_per_million_tokens")
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """A range in the spec and what it alone does: figures at its favourable and its other end."""
 
     field: str
@@ -133,8 +130,7 @@ class Estimate:
 _OF_ENDS = ("ceiling", "expected", "flops", "bytes", "wire")
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     hardware: Hardware
     efficiency: Efficiency
     prefill: PassTime
@@ -228,7 +224,7 @@ def _joined(parts: list[Any], rows: list[int]) -> Any:
     if isinstance(first, msgspec.Struct):
         return msgspec.structs.replace(first, **{
             f: _joined([getattr(x, f) for x in parts], rows) for f in first.__struct_fields__})
-    if isinstance(first, Estimate | Phase | Memory | KvPool):
+    if isinstance(first, Estimate):
         return replace(first, **{
             f.name: _joined([getattr(x, f.name) for x in parts], rows) for f in fields(first)})
     if any(map(several, parts)):    # one number may hold for all rows of a part

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -281,8 +280,8 @@ def values(e: Any, prefix: str = "") -> dict[str, Any]:
         found[f"{name}.utilisation"] = phase.utilisation
         found |= {f"{name}.{k}": getattr(phase.detail, k)
                   for k in phase.detail.__struct_fields__ if k != "operations"}
-    found |= {f"memory.{f.name}": getattr(e.memory, f.name) for f in dataclasses.fields(e.memory)
-              if f.name not in ("pool", "far")}
+    found |= {f"memory.{k}": getattr(e.memory, k) for k in e.memory.__struct_fields__
+              if k not in ("pool", "far")}
     return found
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
+from simulator.specs import strict_yaml
 from simulator.specs.strict_yaml import MAX_BYTES, MAX_DEPTH, load_yaml, load_yaml_text
 
 Write = Callable[..., Path]
@@ -119,6 +122,20 @@ def test_refused(write: Write, content: Any, part: str) -> None:
 ], ids=["open lists", "lists", "mappings", "dashes", "keys", "indents", "limit"])
 def test_deep_nesting(write: Write, text: str) -> None:
     assert "nest" in refused(write(text))
+
+
+PIECES = st.sampled_from(["- ", "? ", ": ", "a: ", "{", "[", "}", "]", "&x ", "!!map ", "'q' ",
+                          "--- ", "  ", "\t", "\n", "\r", "\u2028", "\ufeff"])
+
+
+@given(st.lists(PIECES, max_size=30).map("".join))
+def test_no_text_nests_deeper_than_its_bound(text: str) -> None:
+    depths = [0]
+    with suppress(yaml.YAMLError):
+        for event in yaml.parse(text):
+            depths.append(depths[-1] + isinstance(event, yaml.CollectionStartEvent)
+                          - isinstance(event, yaml.CollectionEndEvent))
+    assert max(depths) <= strict_yaml._deepest(text)
 
 
 def test_some_nesting_is_fine(write: Write) -> None:

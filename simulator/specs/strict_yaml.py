@@ -117,8 +117,19 @@ def _expanded_size(node: yaml.Node, seen: dict[int, int], path: frozenset[int]) 
     return seen[key]
 
 
+def _deepest(text: str) -> int:
+    """More levels than a text can nest: each opens with a bracket, or in a column of its own after
+    what indents a line, where a list may stand below its key.
+    """
+    indent = max((len(line) - len(line.lstrip(" \t?:-\ufeff")) for line in text.splitlines()),
+                 default=0)
+    return text.count("[") + text.count("{") + 2 * (indent + 1)
+
+
 def _check_depth(text: str) -> None:
     """Refuse deep nesting while it is still a flat stream of events: nothing recurses here."""
+    if _deepest(text) <= MAX_DEPTH:
+        return    # without reading the text twice
     depth = 0
     for event in yaml.parse(text, Loader=_StrictLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -136,7 +147,8 @@ def _load_one(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             raise InputError("the file is empty")
-        if _expanded_size(node, {}, frozenset()) > MAX_NODES:
+        many = "*" in text or len(text) > MAX_NODES    # else no alias and fewer characters
+        if many and _expanded_size(node, {}, frozenset()) > MAX_NODES:
             raise InputError(f"holds more than {MAX_NODES:,} values once aliases are written out")
         return loader.construct_document(node)
     finally:

@@ -211,6 +211,11 @@ class Deployment:
         return host_times(self.engine, self.hardware)
 
     @property
+    def host_layers(self) -> float:
+        """Layers as the host meets them: a loop over all experts makes a share of one of each."""
+        return self.model.layer_count + self.engine.expert_share * self.model.expert_count
+
+    @property
     def devices(self) -> int:
         """Devices of the whole deployment."""
         return self.parallelism.devices

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from simulator.arrays import Array, larger, present, smaller
 from simulator.deployment import Deployment
 from simulator.efficiency.kernel_formats import of_attention, of_matrix
@@ -171,7 +169,7 @@ def ssm_operations(d: Deployment, s: Mamba | Mamba2 | GatedDelta | ShortConv,
     scan = Operation(
         "scan", "ssm", "ssm", 1.0, ssm.scan_flops(T, inner / tp, larger(state, s.conv)),
         kv=ssm.state_traffic(n, values), activations=D * T * (conv + 2 * inner) / tp,
-        compute=d.activation_format.compute or "bf16")
+        compute=d.activation_format.compute or "bf16", rows=T / n)
     return [matrix(d, "ssm_input", "ssm", T, hidden, wide / tp), *extra, scan,
             matrix(d, "ssm_output", "ssm", T, inner / tp, hidden)]
 
@@ -200,8 +198,8 @@ def moe_operations(d: Deployment, f: Moe, T: Array) -> list[Operation]:
     if d.parallelism.ep > 1:
         # The step waits for the fullest rank, and that rank touches more of its experts too.
         load = moe.imbalance(tokens, f.top_k, f.experts, d.parallelism.ep, d.expert_skew)
-        touched = np.minimum(touched * load, f.experts / share.experts)
         tokens = tokens * load
+        touched = moe.experts_touched(f.experts, f.top_k, tokens) / share.experts
     w = d.weight_format("experts").bytes
     used = f.top_k / share.experts
     bias = ((f.width * (matrices - 1) + inner) * d.weight_format("norm").bytes

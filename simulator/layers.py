@@ -179,7 +179,8 @@ def _cache_copies(d: Deployment, read: Array, group: Array, limit: float | None)
     times = d.engine.cache_copies + d.engine.kv_copies * group
     if not (d.engine.cache_copies or d.engine.kv_copies):
         return []
-    return [Operation("cache_copies", "elementwise", "elementwise", 1.0, kv=read * times,
+    # A long copy streams as a matrix does; element-wise kernels were timed on small tensors.
+    return [Operation("cache_copies", "elementwise", "gemm", 1.0, kv=read * times,
                       limit=limit, needed=False)]
 
 

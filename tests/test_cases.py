@@ -203,3 +203,30 @@ def test_more_sequences_than_one_latent_cache_holds(batch: float, notes: str, dp
                  output=2048.0, metric="throughput_out_tok_s", notes=notes)
     assert (found.setup.dp, found.setup.ep) == (dp, dp)
     assert (APART in found.assumed) == (dp > 1)
+
+
+def test_the_host_beside_a_device_is_its_own() -> None:
+    found = [case(hardware=f"{host} (Nvidia RTX 4090)", engine="Ollama").setup.deployment()
+             for host in ("Pi CM5 - 16GB", "Intel 265K Custom PC")]
+    assert [d.hardware.host for d in found] == ["cortex-a76", "core-ultra-7-265k"]
+    slow, fast = (float(d.host_times[0]) for d in found)
+    assert slow > 3.0 * fast
+
+
+def test_runs_on_the_processor_beside_a_device_are_refused() -> None:
+    assert refused(hardware="Framework Mainboard (128GB)", engine="Ollama",
+                   notes="run on CPU; quant inferred") == (
+        "ran on the processor, not on the device named")
+    assert case(hardware="Pi 5 - 16GB", engine="Ollama", notes="run on CPU").setup.tp == 1
+
+
+@pytest.mark.parametrize(("model", "copies"), [
+    ("Mistral-7B-Instruct-v0.2", 2.0),    # 8 KV heads on 24 cores: three times each
+    ("Llama-2-13b", 0.2),                 # 40, padded to 48
+])
+def test_cores_hold_whole_kv_heads(model: str, copies: float) -> None:
+    setup = case(hardware="AWS Inferentia2", n_devices=12, tp=24, engine="Transformers NeuronX",
+                 model=model).setup
+    assert setup.copies == pytest.approx(copies)
+    d = setup.deployment()
+    assert d.engine.cache_copies == pytest.approx(copies)

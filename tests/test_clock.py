@@ -307,7 +307,7 @@ def test_the_nearest_owner_wins() -> None:
     table: dict[str, Any] = {kind: {name: {"memory": 1.0 + i, "compute": 2.0 + i}}
                              for i, (kind, name) in enumerate(owners(H100))}
     assert [kind for kind, _ in owners(H100)] == ["device", "architecture", "vendor", "memory"]
-    assert dict(owners(H100)) == {"device": "h100-sxm5-80gb", "architecture": "hopper",
+    assert dict(owners(H100)) == {"device": "h100-sxm5-80gb", "architecture": "hopper hbm",
                                   "vendor": "nvidia hbm", "memory": "hbm"}
     for i, (kind, name) in enumerate(owners(H100)):
         with levels(table):

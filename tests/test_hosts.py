@@ -7,6 +7,7 @@ import pytest
 
 from simulator import Deployment, Hardware, Workload, estimate, sweep
 from simulator.efficiency.hosts import _table, host_of, host_speed
+from simulator.errors import InputError
 from simulator.specs.catalogue import catalogue
 from simulator.specs.engine import load_engine
 from simulator.specs.stack import stack
@@ -44,6 +45,25 @@ def test_host_time_is_divided_by_the_speed(device: str) -> None:
     assert d.host_times == (1e-3 / speed, 2e-5 / speed, 1e-6 / speed)
     step = estimate(d, Workload(4, 100, 10)).decode.detail
     assert step.host >= (1e-3 + 16 * 2e-5 + 4e-6) / speed * (1 - 1e-12)
+
+
+def test_a_device_may_state_its_host() -> None:
+    card = Hardware.load("rtx-4090-24gb")
+    slow = card.replace(host="cortex-a76")
+    assert host_of(slow) == "cortex-a76"
+    assert host_speed(slow) == pytest.approx(2.4 * 0.82 / (3.8 * 1.40))
+    assert host_speed(slow) < host_speed(card)
+    with pytest.raises(InputError, match=r"unknown processor 'cortex-a67'.*cortex-a76"):
+        host_speed(card.replace(host="cortex-a67"))
+
+
+def test_a_loop_over_experts_costs_the_host_a_share_of_a_layer_for_each() -> None:
+    d = Deployment.of("qwen2-57b-a14b", "a100-sxm4-80gb")
+    eager = load_engine("transformers")
+    looped, fused = (d.replace(engine=eager.replace(expert_share=s)) for s in (0.11, 0.0))
+    assert fused.host_layers == d.model.layer_count == 28
+    assert looped.host_layers == pytest.approx(28 * (1 + 0.11 * 64))
+    assert looped.replace(model=Deployment.of("qwen2-7b", "a100").model).host_layers == 28
 
 
 def test_devices_together_have_each_its_own_host() -> None:

@@ -12,7 +12,7 @@ from simulator import Deployment, Hardware, Model, Parallelism
 from simulator.kv_cache import kv_elements_at, mixer_state_elements
 from simulator.layers import Segment, matrix_flops, pass_operations, sum_of
 from simulator.operations import Operation
-from simulator.operations.moe import imbalance
+from simulator.operations.moe import experts_touched, imbalance
 from simulator.parameters import (
     model_tensors,
     parameters_active_no_input_embedding,
@@ -272,7 +272,7 @@ def test_shared_experts_and_first_dense_layers_are_always_there() -> None:
 def test_experts_spread_over_replicas() -> None:
     """ep = 8 = dp: each rank holds 1/8 of the experts and gets the tokens of all replicas.
 
-    The fullest has its imbalance times the mean load.
+    The fullest has its imbalance times the mean load, and touches what so many tokens pick.
     """
     m = model("deepseek-v3")
     one = pass_operations(deployment(m), decode(8.0, 1.0), 8.0)
@@ -283,7 +283,8 @@ def test_experts_spread_over_replicas() -> None:
     assert 8 * total(spread, "flops", "experts") == pytest.approx(
         fullest * total(one, "flops", "experts"))
     assert 8 * total(spread, "weights", "experts") == pytest.approx(
-        fullest * total(one, "weights", "experts"))
+        total(one, "weights", "experts") * experts_touched(256, 8, 8.0 * fullest)
+        / experts_touched(256, 8, 8.0))
     assert {o.name for o in spread if o.collective} == {"expert_dispatch", "expert_combine"}
 
 

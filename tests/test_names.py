@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.specs.hardware import Hardware
 from simulator.validation import names
 from simulator.validation.names import UnknownError
 
@@ -100,13 +101,23 @@ def test_unknown_models(printed: str) -> None:
     ("llama.cpp", "", "2024-05", "rtx-4090", "llama.cpp-2024"),
     ("llama.cpp", "", "2025-08", "rtx-4090", "llama.cpp"),
     ("llama.cpp", "", "2024-05", "Apple M1 8-core GPU (68 GB/s)", "llama.cpp-metal"),
-    ("llama.cpp", "", "2024-10", "AMD MI250", "llama.cpp-hip"),
+    ("llama.cpp", "", "2024-10", "AMD MI250", "llama.cpp-hip-2024"),
+    ("llama.cpp", "", "2025-08", "AMD MI250", "llama.cpp-hip"),
+    ("llama.cpp", "", "1752465700", "AMD MI250", "llama.cpp-hip"),    # seconds, no year in them
+    ("llama.cpp", "", "1752202411", "AMD MI250", "llama.cpp-hip"),
+    # AMD's and Intel's libraries are made for x86: what an Arm board runs is Vulkan.
+    ("Ollama", "", "2025", "Pi 5 - 16GB (AMD Pro W7700)", "llama.cpp-vulkan"),
+    ("Ollama", "", "2025", "Pi 500+ - 16GB (Intel Arc B580)", "llama.cpp-vulkan"),
+    ("Ollama", "", "2025", "Pi CM5 - 16GB (Nvidia RTX 4090)", "llama.cpp"),
+    ("Ollama", "", "2025", "Intel 265K Custom PC (AMD Radeon AI Pro R9700)", "llama.cpp-hip"),
     ("llama.cpp", "", "2024-10", "Intel PVC", "llama.cpp-sycl"),
     ("llama.cpp", "", "2025", "Raspberry Pi 5 CPU", "llama.cpp-cpu"),
     ("Ollama", "", "2025", "rtx-4090", "llama.cpp"),
     ("llama.cpp-vulkan", "a4575513", "", "strix-halo-8060s", "llama.cpp-vulkan"),
     ("AutoAWQ gemm", "", "2024", "rtx-4090", "autoawq"),
-    ("AutoAWQ gemm", "", "2024", "CPU 48 cores Intel SPR 4th Gen Xeon", "ipex"),
+    ("AutoAWQ gemm", "", "2024", "CPU 48 cores Intel SPR 4th Gen Xeon",
+     "transformers-cpu"),
+    ("IPEX", "", "2023", "CPU 48 cores Intel SPR 4th Gen Xeon", "ipex"),
     ("ExLlama v2", "", "2025", "rtx-4090", "exllamav2"),
     ("TabbyAPI", "", "2025", "rtx-4090", "exllamav2"),
     ("LM Studio", "", "2025-06", "rtx-4090", "llama.cpp"),
@@ -121,6 +132,26 @@ def test_unknown_models(printed: str) -> None:
 ])
 def test_engines(engine: str, version: str, date: str, device: str, profile: str) -> None:
     assert names.engine_of(engine, version, date, device) == profile
+
+
+def test_several_devices_of_old_llama_cpp_share_rows() -> None:
+    found = [names.engine_of("llama.cpp", "", date, "rtx-4090", several)
+             for date in ("2023-10", "2024-02") for several in (False, True)]
+    assert found == ["llama.cpp-2024", "llama.cpp-2023", "llama.cpp-2024", "llama.cpp-2024"]
+
+
+@pytest.mark.parametrize(("printed", "host"), [
+    ("Pi CM5 - 16GB (Nvidia RTX 4090)", "cortex-a76"),
+    ("Radxa Orion O6 - 16GB (Nvidia RTX 3080 Ti)", "cortex-a720"),
+    ("System76 Thelio Astra (Nvidia A4000)", "neoverse-n1"),
+    ("Intel 265K Custom PC (Nvidia RTX 4090)", "core-ultra-7-265k"),
+    ("Ryzen 9 7900X (Nvidia 4090)", "ryzen-9-7950x"),
+    ("NVIDIA H100 SXM 80GB", None),
+])
+def test_hosts_beside_a_device(printed: str, host: str | None) -> None:
+    assert names.host_of(printed).get("host") == host
+    assert host is None or Hardware.load("rtx-4090").replace(host=host) is not None
+    assert names.hardware_of(printed).host is None
 
 
 @pytest.mark.parametrize("printed", ["", "SuperServe", "sglang + kt-kernel", "my vllm"])

@@ -89,9 +89,8 @@ def test_operations_sum_to_the_step(name: str, engine: str) -> None:
             assert sum(getattr(t, p) for p in PARTS) == pytest.approx(t.expected, rel=1e-12)
             assert t.expected >= t.ceiling * (1 - 1e-14)
         assert step.ceiling >= step.bytes / H100.memory_bandwidth * (1 - 1e-13)
-        layers = d.model.layer_count
         start, layer, sequence = d.host_times
-        host = start + layers * layer
+        host = start + d.host_layers * layer
         if d.engine.async_host:
             host = max(host - sum(t.expected for t in operations), 0.0)
         assert step.host >= host * (1 - 1e-12)

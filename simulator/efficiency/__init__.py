@@ -60,6 +60,11 @@ _TIMED_VENDORS = frozenset({"NVIDIA", "AMD"})
 INSTRUCTIONS_A_WEIGHT = 5.0
 
 
+# Cores that the floors of kernels.yaml mean on a processor: all wait for each other at the end of a
+# kernel, which takes longer the more they are.
+CORES_A_FLOOR = 10.0
+
+
 class KernelConstants(msgspec.Struct, frozen=True, gc=False):
     """e: share of peak FLOP/s; h: share of peak bandwidth; t0 [s]: floor; p: overlap exponent.
 
@@ -129,6 +134,8 @@ class Efficiency:
         found = self._fitted(family, format) if self.timed else None
         base = self._prior(family, format) if found is None else _unified(
             found, self.units, h.memory_bandwidth)
+        if found is not None and family == "gemm" and format != "bf16":
+            base = msgspec.structs.replace(base, t0=smaller(base.t0, self._fused_floor()))
         spec = self.level in ("spec", "measured")
         scale = engine.compute_scale if phase == "prefill" else 1.0
         compute, memory = scale * self._level.compute, engine.memory_scale * self._level.memory
@@ -148,6 +155,17 @@ class Efficiency:
             e=smaller((base.e if own_e is None else own_e) / compute, COMPUTE_CAP),
             h=smaller((base.h if own_h is None else own_h) / memory, BANDWIDTH_CAP),
             t0=base.t0 * launch, tw=base.tw * launch, tau=base.tau * launch, te=base.te * launch)
+
+    def _fused_floor(self) -> Array:
+        """Floor of a product with packed or quantised values: that of 16 bits, and of a pass over
+        its input. What timings of calls have beyond is work that an engine fuses or does once:
+        finding the scale of the input, rearranging the weights.
+        """
+        product, one_pass = self._fitted("gemm", "bf16"), self._fitted("elementwise", "norm")
+        if product is None or one_pass is None:
+            return np.inf
+        return sum(_unified(f, self.units, self.hardware.memory_bandwidth).t0
+                   for f in (product, one_pass))
 
     def _fitted(self, family: str, format: str) -> Found | None:
         if family == "ssm" or self._key is None:
@@ -172,7 +190,10 @@ class Efficiency:
     def _prior(self, family: str, format: str) -> KernelConstants:
         name = _prior_name(family, format)
         values = _table()["generic"][name] | self._entry.get(name, {})
-        return KernelConstants(values["e"], values["h"], values["t0_us"] * 1e-6, values["p"])
+        floor = values["t0_us"] * 1e-6
+        if self.hardware.architecture == "cpu":
+            floor = floor * self.units / CORES_A_FLOOR
+        return KernelConstants(values["e"], values["h"], floor, values["p"])
 
 
 def _timed(h: Hardware) -> bool:

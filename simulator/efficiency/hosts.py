@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.arrays import Array
+from simulator.errors import InputError, nearest
 from simulator.specs.engine import Engine
 from simulator.specs.hardware import Hardware
 from simulator.specs.stack import Stack, stacked
@@ -24,14 +25,19 @@ def _table() -> dict[str, Any]:
 
 def _speed(processor: str) -> float:
     """Turbo clock times instructions a cycle."""
-    clock, per_cycle = map(float, _table()["processors"][processor].split())
+    processors = _table()["processors"]
+    if processor not in processors:
+        raise InputError(f"host: unknown processor '{processor}'{nearest(processor, processors)}")
+    clock, per_cycle = map(float, processors[processor].split())
     return clock * per_cycle
 
 
 def host_of(hardware: Hardware) -> str | None:
-    """The processor that a device is usually found beside; None where it is its own host, or where
-    nobody says.
+    """The processor that a device states, or is usually found beside; None where it is its own
+    host, or where nobody says.
     """
+    if hardware.host is not None:
+        return hardware.host
     return _host_of(hardware.name, f"{hardware.architecture} {hardware.memory_class}")
 
 

@@ -66,8 +66,12 @@ def owners(hardware: Hardware) -> list[tuple[str, str]]:
     memory = hardware.memory_class or "other"
     if hardware.architecture == "cpu":
         memory = f"{memory} cpu"    # cores reach less of a memory than an accelerator beside them
-    return [("device", hardware.name), ("architecture", hardware.architecture or "other"),
-            ("vendor", f"{(hardware.vendor or 'other').lower()} {memory}"), ("memory", memory)]
+    vendor = f"{(hardware.vendor or 'other').lower()} {memory}"
+    # Chips of an architecture differ by their memory; what makes a processor is not one.
+    kind = vendor if hardware.architecture == "cpu" else (
+        f"{hardware.architecture or 'other'} {memory}")
+    return [("device", hardware.name), ("architecture", kind), ("vendor", vendor),
+            ("memory", memory)]
 
 
 def level_of(hardware: Hardware) -> Level:
@@ -82,9 +86,14 @@ def level_of(hardware: Hardware) -> Level:
 
 def _fitted(hardware: Hardware) -> Level:
     for kind, name in owners(hardware):
-        entry = table_in_use().get(kind, {}).get(name)
+        entries = table_in_use().get(kind, {})
+        if kind == "architecture" and hardware.memory_class is None:
+            of = next((n for n in entries if n.split()[0] == hardware.architecture), name)
+        else:
+            of = name
+        entry = entries.get(of)
         if entry is not None and entry.get("rows", FEWEST_ROWS) >= FEWEST_ROWS:
-            return Level(entry["memory"], entry["compute"], name, kind)
+            return Level(entry["memory"], entry["compute"], of, kind)
     return Level()
 
 

@@ -161,13 +161,18 @@ def host_line(e: Estimate, p: Pass) -> list[str]:
     terms = [format_time(step)] if step else []
     terms += [f"{d.model.layer_count} layers x {format_time(float(each))}"
               for each in (layer, more) if each]
+    looped = d.host_layers - d.model.layer_count
+    if looped:
+        terms.append(f"{d.model.expert_count} experts x "
+                     f"{format_time(d.engine.expert_share * layer)}")
     if sequence:
         terms.append(f"{many(p.sequences, 'sequence')} x {format_time(sequence)}")
     what = "a step, layer and sequence" if sequence else "a step and layer"
     if not d.engine.async_host:
         return [row("+ host", " + ".join(terms), format_time(float(p.time.host)),
                     f"{what}; does not shrink with bandwidth")]
-    alone = step + d.model.layer_count * (layer + more) + p.sequences * sequence
+    alone = (step + d.model.layer_count * (layer + more) + looped * layer
+             + p.sequences * sequence)
     return [row("host", " + ".join(terms), format_time(float(alone)),
                 f"{what}; it starts kernels while the device works: the longer of both counts"),
             row("+ host", "", format_time(float(p.time.host)),

@@ -91,11 +91,12 @@ def weights_part(p: Pass) -> tuple[list[str], float]:
             amount(touched), f"E(1-(1-k/E)^T) of E = {moe.experts} experts, T = "
             f"{many(T, 'token')}{replicas}, k = {moe.top_k} each"))
         held = moe.experts / share.experts
-        here = min(touched / share.experts * fullest, held)
+        here = touched
         if share.experts > 1:
+            here = float(experts_touched(moe.experts, moe.top_k, T * fullest)) / share.experts
             routed.append(row(
-                "touched on a device", f"{amount(touched)} / {share.experts:g} x {amount(fullest)}"
-                if here < held else f"all of {amount(held)}", amount(here),
+                "touched on a device", f"{held:g} x (1 - (1 - {moe.top_k}/{moe.experts})^"
+                f"{amount(T * fullest)})", amount(here), f"by {amount(fullest)} times the tokens, "
                 f"on the fullest device, which holds {held:g} of {moe.experts} experts"))
         values, bias = expert_values(d, moe)
         form = d.weight_format("experts")

@@ -27,7 +27,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
                        compute_scale that of their arithmetic in prefill; launch_scale of floors
     host_time          fixed host time a step: scheduling, sampling, detokenising
     sequence_time      host time of each sequence in a step: its scheduling, sampling and text
-    layer_time         fixed time a layer beyond the kernels' own floors
+    layer_time         fixed time a layer beyond the kernels' own floors; expert_share: as a share
+                       of it, that of each expert, where a loop calls all of them
     fused              residual adds and activations run inside their neighbours
     unfused_attention  scores are written to memory
     head_replicated    every tensor-parallel rank holds and streams the whole LM head
@@ -70,7 +71,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
                        cache format of a measured row is taken to be
     max_sequences      sequences in a step at most
     request_time       fixed time of a request outside the steps: HTTP, tokens, admission
-    queue_steps        decode steps that a new request waits for its turn under load
+    queue_steps        decode steps that a new request waits for its turn under load;
+                       balance_steps: those more where ranks attend apart and share experts, and
+                       wait for each other's requests
     interference       share of a prefill by which it delays the others' decode steps
     burst              share of the others' prefills that a new request waits for
     fill               share of its largest rate that a saturated engine reaches: scheduling gaps
@@ -90,6 +93,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     launch_scale: float = 1.0
     host_time: float = 0.0
     layer_time: float = 0.0
+    expert_share: float = 0.0
     sequence_time: float = 0.0
     fused: bool = True
     unfused_attention: bool = False
@@ -125,6 +129,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     max_sequences: int | None = None
     request_time: float = 0.0
     queue_steps: float = 0.0
+    balance_steps: float = 0.0
     interference: float = 1.0
     burst: float = 0.05
     fill: float = 1.0
@@ -213,7 +218,8 @@ def _check(engine: Engine, where: str) -> None:
     if engine.memory_fraction > 1:
         raise InputError(f"{where}: memory_fraction: {engine.memory_fraction} is above 1")
     for key in ("host_time", "layer_time", "sequence_time", "request_time", "context_bytes",
-                "queue_steps", "interference", "burst", "kv_copies", "cache_copies"):
+                "queue_steps", "balance_steps", "interference", "burst", "expert_share",
+                "kv_copies", "cache_copies"):
         if getattr(engine, key) < 0:
             raise InputError(f"{where}: {key} is negative")
     for key in ("block_size", "mla_block_size", "group_padding"):

@@ -104,6 +104,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     bridge: str | None = None
     bridge_bandwidth: float | None = None
     bridge_domain: float | None = None
+    host: str | None = None
     host_link: str | None = None
     host_bandwidth: float | None = None
     collectives: tuple[CollectiveTable, ...] = ()
@@ -279,7 +280,7 @@ _MAY_BE_ZERO: Final = frozenset({"link_latency", "scale_out_latency", "layer_ove
                                  "launch_time", "kernel_floor", "idle_power", "price"})
 _TEXTS: Final = ("name", "title", "vendor", "architecture", "form_factor", "status", "granularity",
                  "memory_type", "memory_class", "sparse_marketing", "unit_kind", "link",
-                 "link_topology", "bridge", "host_link", "scale_out", "list_price")
+                 "link_topology", "bridge", "host", "host_link", "scale_out", "list_price")
 _OTHER: Final = ("aliases", "sources", "notes", "claims", "tiers", "caches", "kernels",
                  "collectives")
 FIELDS: Final = (*_TEXTS, *QUANTITIES, *_OTHER)

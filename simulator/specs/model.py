@@ -262,6 +262,11 @@ class Model(Spec, frozen=True, kw_only=True):
         return sum(group.count for group in self.layers)
 
     @property
+    def expert_count(self) -> int:
+        """Routed experts of all layers."""
+        return sum(g.count * g.ffn.experts for g in self.layers if isinstance(g.ffn, Moe))
+
+    @property
     def head_rows(self) -> int:
         """Rows of the LM head."""
         return self.vocabulary if self.output_vocabulary is None else self.output_vocabulary

@@ -7,6 +7,7 @@ short prefills and memory.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from simulator.parameters import parameters_total
 from simulator.sharding import tensor_parallel_degrees
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
-from simulator.specs.model import Mla, Model
+from simulator.specs.model import Attention, Mla, Model
 from simulator.validation import names
 from simulator.validation.measurements import METRICS, SIZES, Row
 from simulator.validation.names import UnknownError
@@ -38,6 +39,7 @@ IN_CORES = ("AWS",)
 # What is taken for granted where more sequences are served than tensor parallel caches hold.
 APART = "attention taken as data parallel, since the cache fits no other way"
 THREADS = re.compile(r"\bthreads=(\d+)")
+ON_CPU = re.compile(r"\brun on cpu\b", re.I)
 SPECULATION = re.compile(r"\b(with (mtp|eagle|speculat)|speculative decoding:? on)", re.I)
 
 
@@ -70,6 +72,7 @@ class Setup:
     """Names that make a deployment; hashable, so that equal ones are built once.
 
     pooled   devices behind each rank, where heads don't divide over all devices
+    copies   times that the KV cache is read beyond once, where more cores than KV heads hold it
     """
 
     model: str
@@ -84,6 +87,7 @@ class Setup:
     ep: int
     dp: int
     pooled: float = 1.0
+    copies: float = 0.0
 
     @property
     def devices(self) -> float:
@@ -95,9 +99,15 @@ class Setup:
         hardware = names.hardware_of(self.hardware)
         if self.pooled != 1.0:
             hardware = pooled(hardware, self.pooled)
+        host = names.host_of(self.hardware).get("host")
+        if host is not None and not names.is_cpu(hardware):
+            hardware = hardware.replace(host=host)
+        engine = load_engine(self.engine)
+        if self.copies:
+            engine = engine.replace(cache_copies=engine.cache_copies + self.copies)
         formats = {} if self.head is None else {"head": self.head, "embedding": self.head}
         return Deployment(
-            names.model_of(self.model)[0], hardware, load_engine(self.engine),
+            names.model_of(self.model)[0], hardware, engine,
             weights=self.weights, activations=self.activations, kv=self.kv, formats=formats,
             parallelism=Parallelism(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp))
 
@@ -126,6 +136,8 @@ def case_of(index: int, row: Row) -> Case:
     threads = THREADS.search(row.notes)
     if threads and names.is_cpu(hardware) and float(threads.group(1)) < (hardware.units or 0):
         raise UnknownError("ran on some of the processor's cores")
+    if ON_CPU.search(row.notes) and not names.is_cpu(hardware):
+        raise UnknownError("ran on the processor, not on the device named")
     model, ending = names.model_of(row.model)
     setup = _setup(row, hardware, model, ending)
     batch, given, rows_in, rows_out, assumed = _lengths(row)
@@ -242,7 +254,8 @@ def _setup(row: Row, hardware: Hardware, model: Model, ending: str) -> Setup:
     native = model.formats.get("weights")
     if weights == "fp8" and native == "fp8-block":
         weights = native
-    engine = names.engine_of(row.engine, row.version, row.date, row.hardware)
+    engine = names.engine_of(row.engine, row.version, row.date, row.hardware,
+                             (row.n_devices or 1) > 1)
     profile = load_engine(engine)
     head = formats.get("head", weights if profile.quantised_head else None)
     tp, pp, ep, dp, times = _degrees(row, model, profile.splits == "layers")
@@ -251,7 +264,20 @@ def _setup(row: Row, hardware: Hardware, model: Model, ending: str) -> Setup:
     if kv is None and activations in ("fp8", "nvfp4", "int8", "fp32"):
         kv = "fp8" if profile.fp8_kv and activations in ("fp8", "nvfp4") else "bf16"
     return Setup(row.model, row.hardware, engine, weights, activations, kv, head,
-                 tp, pp, ep, dp, times)
+                 tp, pp, ep, dp, times, _copies(row, model, tp))
+
+
+def _copies(row: Row, model: Model, tp: int) -> float:
+    """Reads of the KV cache beyond those of `tp` ranks, where a degree counts cores.
+
+    Every core holds whole KV heads: the 8 of Mistral lie on 24 cores three times, the 40 of
+    Llama-2-13B are padded to 48.
+    """
+    heads = next((float(g.mixer.kv_heads) for g in model.layers
+                  if isinstance(g.mixer, Attention)), 0.0)
+    if not heads or row.tp is None or row.tp <= tp:
+        return 0.0
+    return row.tp * math.ceil(heads / row.tp) / max(heads, float(tp)) - 1.0
 
 
 def _activations(formats: dict[str, str], hardware: Hardware) -> str:

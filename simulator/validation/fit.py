@@ -34,7 +34,7 @@ ENGINE_PRIORS: dict[str, tuple[float, float]] = {
 }
 # Servers answer over HTTP, after their queue.
 SERVER_REQUEST_TIME = 20e-3
-# Engines whose host launches every kernel: its time a layer.
+# Engines whose host launches every kernel, or every step of an unfused layer: its time a layer.
 EAGER_LAYER_TIME = 400e-6
 # Spread of the logarithm of a level: of a class of memory and of a vendor's class, of an
 # architecture and of a device among its like. The kernels of NVIDIA's HBM parts were timed one by
@@ -90,7 +90,8 @@ class _Problem:
             profiles = [load_engine(str(label)) for label in self.labels[kind]]
             centres = np.full(len(profiles), centre)
             if name == "layer_time":
-                centres = np.where([e.async_host for e in profiles], EAGER_LAYER_TIME, centres)
+                centres = np.where([e.async_host or not e.fused for e in profiles],
+                                   EAGER_LAYER_TIME, centres)
             if name == "request_time":
                 centres = np.where([e.continuous for e in profiles], SERVER_REQUEST_TIME, centres)
             found.append((name, kind, np.log(centres), np.full(len(profiles), spread)))

@@ -24,8 +24,9 @@ _TIMES = ("host_time", "layer_time", "sequence_time", "request_time")
 KNOWN = ("device", "architecture", "vendor", "none")
 # Share of measured values that a range is to hold.
 HELD = 0.80
-# A source's rows count as n to this power where a range is set, so that one can't decide it.
-SOURCE_POWER = 0.5
+# A source's rows count as n to this power where a range is set, as in the fit, so that one can't
+# decide it.
+SOURCE_POWER = 0.3
 FEWEST = 30
 # Ranges by name, and the phases whose rows set them: those of `validate`, and of an estimate.
 RANGES = {**{phase: (phase,) for phase in (*PHASES, OTHER_PHASES[0])},

@@ -170,7 +170,7 @@ def _version(text: str) -> tuple[int, ...] | None:
 
 def _before(date: str, limit: str) -> bool:
     """Whether a printed date lies before a month; a year alone means its middle."""
-    match = re.search(r"(20\d\d)(?:-(\d\d))?", date)
+    match = re.search(r"\b(20\d\d)(?:-(\d\d))?", date)
     return match is not None and f"{match.group(1)}-{match.group(2) or '07'}" < limit
 
 
@@ -189,8 +189,15 @@ def _engine_text(printed: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def engine_of(printed: str, version: str, date: str, device: str) -> str:
-    """Name of the engine profile, by engine, version or else date, and device."""
+def host_of(printed: str) -> dict[str, Any]:
+    """The processor printed beside a device: `host`, and whether it is an `arm` one; or nothing."""
+    return next((rule for rule in rules()["hosts"]
+                 if re.search(rule["match"], printed.strip().lower()) is not None), {})
+
+
+@lru_cache(maxsize=4096)
+def engine_of(printed: str, version: str, date: str, device: str, several: bool = False) -> str:
+    """Name of the engine profile, by engine, version or else date, and device or `several`."""
     if printed.startswith(PROFILE):
         return printed.removeprefix(PROFILE)
     text, number = _engine_text(printed), _version(version) or _version(printed)
@@ -201,6 +208,10 @@ def engine_of(printed: str, version: str, date: str, device: str) -> str:
         if "vendor" in rule and rule["vendor"] not in (hardware.vendor or "").lower():
             continue
         if rule.get("kind") == "cpu" and not is_cpu(hardware):
+            continue
+        if rule.get("devices") == "several" and not several:
+            continue
+        if rule.get("host") == "arm" and not host_of(device).get("arm"):
             continue
         if "below" in rule:
             limit = _version(rule["below"])
@@ -274,5 +285,5 @@ def length_of(value: float | str | None, what: str = "length") -> float | None:
 
 
 __all__ = ["PROFILE", "UnknownError", "devices_of", "engine_known", "engine_of", "formats_of",
-           "hardware_of", "is_cpu", "kv_format_of", "length_of", "model_of", "protocol_of",
-           "rules"]
+           "hardware_of", "host_of", "is_cpu", "kv_format_of", "length_of", "model_of",
+           "protocol_of", "rules"]

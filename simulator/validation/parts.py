@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.deployment import Deployment, Workload
+from simulator.efficiency import BANDWIDTH_CAP, COMPUTE_CAP
 from simulator.efficiency.hosts import host_speed
 from simulator.efficiency.levels import levels, owners
 from simulator.network import link_class
@@ -24,6 +25,7 @@ from simulator.validation.cases import Case
 from simulator.validation.predict import (
     Serving,
     Terms,
+    balance_steps,
     batches,
     by_setup,
     rounds_of,
@@ -58,8 +60,12 @@ class Constants:
 
 @dataclass
 class Pass:
-    """Parts of one pass [s]: arithmetic, memory, launches, collectives; the ceiling; its passes."""
+    """Parts of one pass [s]: arithmetic, memory, launches, collectives; the ceiling; its passes.
 
+    least   (arithmetic, memory) at the caps of both, below which no factor brings them
+    """
+
+    least: Any
     compute: Array
     memory: Array
     launches: Array
@@ -72,7 +78,9 @@ class Pass:
              hidden: Array) -> Array:
         """Each part by its factor, and host time, added or hidden behind the kernels."""
         parts = (self.compute, self.memory, self.launches, self.network)
-        device = sum(f * p for f, p in zip(factors, parts, strict=True))
+        scaled = [f * p for f, p in zip(factors, parts, strict=True)]
+        device = (np.maximum(scaled[0], self.least[0]) + np.maximum(scaled[1], self.least[1])
+                  + scaled[2] + scaled[3])
         waits = self.passes * host[0] + self.sequences * host[1]
         longer = (device**8 + waits**8) ** (1.0 / 8.0)    # a maximum with a slope for the fit
         return np.maximum(np.where(hidden, longer, device + waits), self.ceiling)
@@ -91,6 +99,7 @@ class Parts:
     replicas: Array
     prompt: Array
     output: Array
+    balance: Array
     layers: Array
     host: Array
     hidden: Array
@@ -113,12 +122,13 @@ class Parts:
         whole, one, shared = (p.time(factors, host, self.hidden)
                               for p in (self.whole, self.one, self.shared))
         return Terms(step, whole, one, shared, self.flight, self.users, self.replicas, self.prompt,
-                     self.output)
+                     self.output, self.balance)
 
     def ceilings(self) -> Terms:
         """The ceilings."""
         return Terms(self.step.ceiling, self.whole.ceiling, self.one.ceiling, self.shared.ceiling,
-                     self.flight, self.users, self.replicas, self.prompt, self.output)
+                     self.flight, self.users, self.replicas, self.prompt, self.output,
+                     0.0 * self.balance)
 
 
 def _parts(p: PassTime, n: int, places: slice, by: Array, passes: Array, sequences: Array
@@ -126,8 +136,12 @@ def _parts(p: PassTime, n: int, places: slice, by: Array, passes: Array, sequenc
     def take(x: Array) -> Array:
         return np.broadcast_to(np.asarray(x, float), (3 * n,))[places] / by
 
-    return Pass(take(p.compute), take(p.memory), take(p.overhead - p.host), take(p.network),
-                take(p.ceiling), passes, passes * sequences)
+    bound = take(p.ceiling_compute)
+    least = (np.minimum(take(p.compute), bound / COMPUTE_CAP),
+             np.minimum(take(p.memory), (take(p.ceiling) - bound) / BANDWIDTH_CAP))
+    return Pass(np.array(least), take(p.compute), take(p.memory),
+                take(p.overhead - p.host), take(p.network), take(p.ceiling), passes,
+                passes * sequences)
 
 
 def _names(hardware: Hardware) -> dict[str, str]:
@@ -153,8 +167,8 @@ def _of_setup(plain: Deployment, mine: Sequence[Case], scales: Mapping[str, floa
         "one": _parts(first, n, slice(n, 2 * n), 1.0, chunks, ones),
         "shared": _parts(first, n, slice(2 * n, 3 * n), side, chunks / side, side),
         "flight": flight, "users": users, "prompt": prompt, "output": output,
-        "replicas": ones * d.parallelism.dp,
-        "layers": ones * d.model.layer_count, "host": ones * host_speed(d.hardware),
+        "replicas": ones * d.parallelism.dp, "balance": ones * balance_steps(d),
+        "layers": ones * d.host_layers, "host": ones * host_speed(d.hardware),
         "hidden": np.full(n, plain.engine.async_host),
         "figure": np.array([c.figure for c in mine]), "rounds": rounds_of(mine),
         "full": np.array([c.phase == "max_throughput" for c in mine]),
@@ -182,9 +196,9 @@ def _in_order(columns: dict[str, list[Any]], at: Array) -> Parts:
     joined: dict[str, Any] = {}
     for name, values in columns.items():
         if isinstance(values[0], Pass):
-            joined[name] = Pass(*(np.concatenate([getattr(v, f) for v in values])[at]
-                                  for f in ("compute", "memory", "launches", "network", "ceiling",
-                                            "passes", "sequences")))
+            joined[name] = Pass(*(np.concatenate([getattr(v, f) for v in values], axis=-1)[..., at]
+                                  for f in ("least", "compute", "memory", "launches", "network",
+                                            "ceiling", "passes", "sequences")))
         else:
             joined[name] = np.concatenate(values)[at]
     return Parts(**joined)

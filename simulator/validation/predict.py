@@ -34,6 +34,7 @@ class Terms:
     one       prefill of one prompt alone
     shared    prefill of one prompt, as its share of a pass with others
     flight    sequences in flight; users: sequences asked for; replicas that share them
+    balance   decode steps that ranks which attend apart wait for each other's requests
     """
 
     step: Array
@@ -45,6 +46,7 @@ class Terms:
     replicas: Array
     prompt: Array
     output: Array
+    balance: Array
 
 
 @dataclass
@@ -109,6 +111,12 @@ def rounds_of(cases: Sequence[Case]) -> Array:
     return np.array([np.nan if c.rounds is None else c.rounds for c in cases])
 
 
+def balance_steps(d: Deployment) -> float:
+    """Decode steps that a request waits until all ranks that share experts have one."""
+    p = d.parallelism
+    return d.engine.balance_steps if p.dp > 1 and p.ep > 1 else 0.0
+
+
 def terms_of(d: Deployment, cases: Sequence[Case]) -> tuple[Terms, Terms]:
     """(expected, ceiling) times of the cases of one setup."""
     users, prompt, output = setup_arrays(cases)
@@ -120,7 +128,8 @@ def terms_of(d: Deployment, cases: Sequence[Case]) -> tuple[Terms, Terms]:
     def terms(first: Array, step: Array) -> Terms:
         first, step = (np.broadcast_to(np.asarray(x, float), (3 * n,)) for x in (first, step))
         return Terms(step[:n], first[:n], first[n:2 * n], first[2 * n:] / side, flight, users,
-                     np.full(n, float(d.parallelism.dp)), prompt, output)
+                     np.full(n, float(d.parallelism.dp)), prompt, output,
+                     np.full(n, balance_steps(d)))
 
     return (terms(e.prefill.time.expected, e.decode.time.expected),
             terms(e.prefill.time.ceiling, e.decode.time.ceiling))
@@ -135,7 +144,7 @@ def figures(t: Terms, s: Serving, figure: Array, full: Array) -> Array:
     beside = np.maximum(t.flight / t.replicas, 1.0)
     tpot = closed_loop.time_per_output_token(t.step, t.one, beside, t.output, s.interference)
     ttft = (closed_loop.time_to_first_token(s.request_time, t.one, t.step, beside,
-                                            s.queue_steps, s.burst)
+                                            s.queue_steps + s.waits * t.balance, s.burst)
             + s.waits * closed_loop.queue_wait(t.users, t.flight, t.one + t.output * tpot))
     offline = s.fill * closed_loop.saturated_request_rate(
         t.flight, t.output, t.shared, t.step, s.interference)

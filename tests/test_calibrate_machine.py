@@ -120,7 +120,7 @@ def test_words_and_numbers(machine: Machine) -> None:
     data = machine_dict(machine)
     assert data["memory_bandwidth"] == machine.bandwidth
     assert {k["kernel"] for k in data["kernels"]} == {
-        "gemm", "attention_prefill", "attention_decode", "elementwise", "moe"}
+        "gemm", "attention_prefill", "attention_decode", "ssm", "elementwise", "moe"}
 
 
 def test_a_disturbed_time_is_no_longer_than_that_of_more_work() -> None:

@@ -32,6 +32,7 @@ from simulator.executor.timing import (
     settle,
 )
 from simulator.measured_clock import with_starts
+from simulator.operations.ssm import scan_flops
 
 Progress = Callable[[str], None]
 
@@ -51,6 +52,8 @@ COLD_PRODUCTS, COLD_ROWS = ((1152, 832), (704, 2432), (832, 4480)), 256
 QUERIES = (8, 32, 128, 256, 512, 1024, 2048)
 GROUPS = (1, 2, 4, 8)
 HEAD, HEADS, KEYS, LONG_KEYS = 64, 8, 512, 2048
+# Recurrences: sequences and tokens of each, over states of this size.
+SCANS, SCAN_HEADS, STATE = ((8, 1), (1, 16), (1, 64), (1, 256), (1, 1024)), 16, 64
 PASS_ROWS = (1, 4, 16, 64, 256, 1024)
 PASS_WIDTH = 1024
 # A product that would take longer than this [s] isn't timed: rates have settled long before.
@@ -212,6 +215,16 @@ def _attention(b: Bench, name: str, progress: Progress) -> list[Kernel]:
                             floor=tiny, start=start, cold_rates=cold)]
 
 
+def _scan(b: Bench, name: str, progress: Progress) -> Kernel:
+    """Rates of a recurrence by the tokens of a sequence, one token in a batch of several."""
+    progress(f"{name}: recurrence over a state")
+    tiny = bench.scan(b, 1, 1, 1, 8, 8)
+    times = [(n, S, bench.scan(b, n, S, SCAN_HEADS, HEAD, STATE)) for n, S in SCANS]
+    rates = tuple(float(scan_flops(n * S, SCAN_HEADS * HEAD, STATE) / beyond(t, tiny))
+                  for n, S, t in times)
+    return Kernel("ssm", name, tuple(float(S) for _, S, _ in times), rates, floor=tiny)
+
+
 def _of_ratio(ratio: float, d: float) -> float:
     """s of (1 + s/d) d : (1 + s/2d) 2d = 1 : ratio, the start that a doubled head size tells."""
     if ratio >= 2.0:
@@ -264,7 +277,7 @@ def calibrate_machine(device: str, dtypes: Sequence[str], threads: int | None, m
     for _ in range(ROUNDS):
         kernels = [k for name, b in benches.items() for k in (
             _products(b, name, progress), *_attention(b, name, progress),
-            *_passes(b, name, progress))]
+            _scan(b, name, progress), *_passes(b, name, progress))]
     peaks = {name: _peak(b, [k for k in kernels if k.format == name])
              for name, b in benches.items()}
     machine = Machine(

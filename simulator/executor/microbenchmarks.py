@@ -21,8 +21,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from simulator.executor.attention import CoreAttention, rotate
-from simulator.executor.modules import Norm, linear
+from simulator.executor.cache import Step, layer_cache
+from simulator.executor.modules import Norm, Numerics, linear
+from simulator.executor.recurrent import Mamba2Layer
 from simulator.executor.timing import time_calls
+from simulator.specs.model import Mamba2
 
 P = ParamSpec("P")
 # Bytes that cold copies fill at least, and several times the last-level cache; hot ones where no
@@ -145,6 +148,18 @@ def decode_attention(bench: Bench, batch: int, N: int, heads: int, kv_heads: int
         return core(q, pair[0], pair[1])
 
     return bench.time(call)
+
+
+@_least
+def scan(bench: Bench, batch: int, S: int, heads: int, d: int, state: int) -> float:
+    """Seconds of a Mamba-2 layer but for its projections, S tokens behind a state."""
+    spec = Mamba2(heads=heads, head_dim=d, state=state, groups=1, conv=4)
+    layer = Mamba2Layer(spec, 1, Numerics()).to(bench.device, bench.dtype).requires_grad_(False)
+    for p in layer.parameters():
+        p.zero_()
+    x = bench.random(batch, S, 1)
+    kept = layer_cache(spec, 1, batch, S, bench.dtype, bench.device)
+    return bench.time(lambda: layer(x, Step(0, None, {}, x), kept))
 
 
 @_least

@@ -15,7 +15,7 @@ from simulator.specs.sourced import (
     parse_word,
 )
 
-KERNELS: Final = ("gemm", "moe", "attention_prefill", "attention_decode", "elementwise")
+KERNELS: Final = ("gemm", "moe", "attention_prefill", "attention_decode", "ssm", "elementwise")
 KERNEL_FORMATS: Final = ("fp32", "bf16", "fp16")
 PASSES: Final = ("norm", "rope", "activation", "other")
 COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
@@ -43,7 +43,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
 class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
     """How fast a kernel was measured to be on this device, with its data in a cache or in memory.
 
-    kernel     gemm, moe, attention_prefill, attention_decode or elementwise
+    kernel     gemm, moe, attention_prefill, attention_decode, ssm or elementwise
     format     number format that it computes in: fp32, bf16, fp16
     operation  of elementwise: which one it is, norm, rope, activation or other
     floor      time [s] of an execution that has nothing to do

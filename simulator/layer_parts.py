@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from simulator.arrays import Array, larger, present, smaller
 from simulator.deployment import Deployment
@@ -25,8 +26,7 @@ from simulator.specs.model import (
 Phase = Literal["prefill", "decode"]
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """`sequences` that each add `new` tokens and then have `context` tokens; may be arrays.
 
     A pass is a list of segments: one for a prefill, one for a decode step, several where
@@ -44,8 +44,7 @@ class Segment:
         return self.sequences * self.new
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(msgspec.Struct, frozen=True):
     """What one device holds: divisors of heads, widths, vocabulary and experts."""
 
     ranks: int

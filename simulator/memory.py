@@ -368,5 +368,6 @@ def _bisected(d: Deployment, space: Array, kv: float, act: float, local: Array, 
         prompt = np.maximum(middle - output, 1.0)
         cost = (kv * local * (allocated_bytes(d, middle) + state)
                 + act * activation_bytes(d, local, prompt))
-        low, high = np.where(cost <= space, middle, low), np.where(cost <= space, high, middle - 1)
+        fits = cost <= space
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
     return low

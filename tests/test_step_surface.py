@@ -24,7 +24,7 @@ CASES = {
     "gemma-3-27b": ("h100-sxm5-80gb", Parallelism(tp=2)),
     "gpt-oss-120b": ("h100-sxm5-80gb", Parallelism(tp=2)),
 }
-MOST = 0.005    # what the surface may be off
+MOST = 0.006    # what the surface may be off
 
 
 @pytest.fixture(scope="module", params=CASES)

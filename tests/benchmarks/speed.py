@@ -85,7 +85,7 @@ def copy_seconds(grid: Grid) -> float:
     return seconds * grid.rows / table.rows
 
 
-def best(work: Callable[[], int], runs: int = 3) -> tuple[float, int]:
+def best(work: Callable[[], int], runs: int = 7) -> tuple[float, int]:
     """Least CPU seconds of several runs, and what a run returned."""
     least, found = float("inf"), 0
     for _ in range(runs):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from simulator.arrays import Array
@@ -148,4 +149,5 @@ def _fitting(e: Estimate) -> Estimate:
     """The estimate as if memory had no end."""
     from dataclasses import replace
 
-    return replace(e, memory=replace(e.memory, fits=np.ones(np.shape(e.memory.fits), bool)))
+    fits = np.ones(np.shape(e.memory.fits), bool)
+    return replace(e, memory=msgspec.structs.replace(e.memory, fits=fits))

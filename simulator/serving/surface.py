@@ -22,6 +22,7 @@ from simulator.efficiency import Efficiency
 from simulator.errors import InputError
 from simulator.layers import Segment, attention_operations
 from simulator.request import estimate, hardware_ends
+from simulator.serving.interpolation import Grid, bilinear, knots_of, lines
 from simulator.specs.hardware import Hardware
 from simulator.stages import (
     MICRO_BATCHES_PER_STAGE,
@@ -40,6 +41,8 @@ _ROWS, _TABLE = 64, 1024
 _TOLERANCE = 2e-4
 # Points an octave: where knots may lie, and of the grid of chunks.
 _DENSE, _CHUNKS, _TILED = 16, 8, 192.0
+# Prompts alike that tell what a further one adds to the attention of a pass.
+ALIKE = 4
 # Mean context where the first knot lies: shorter ones are on the line through the first two.
 _SHORTEST = 8.0
 
@@ -86,30 +89,6 @@ class _Base:
         return forward_pass(self.d, self.hardware, self.efficiency, segments, rows)
 
 
-def _lines(xs: Array, ys: Array) -> tuple[Array, Array]:
-    """Intercept and slope of the lines through neighbouring points, along the last axis."""
-    slope = np.diff(ys) / np.diff(xs)
-    return ys[..., :-1] - slope * xs[..., :-1], slope
-
-
-def knots_of(xs: Array, ys: Array, tolerance: float) -> list[int]:
-    """Fewest points, taken greedily, whose lines miss no row of `ys` by more than `tolerance`."""
-    found, last = [0], len(xs) - 1
-
-    def holds(i: int, j: int) -> bool:
-        share = (xs[i:j + 1] - xs[i]) / (xs[j] - xs[i])
-        line = ys[:, i:i + 1] + (ys[:, j:j + 1] - ys[:, i:i + 1]) * share
-        return bool(np.all(np.abs(line - ys[:, i:j + 1]) <= tolerance * ys[:, i:j + 1]))
-
-    while found[-1] < last:
-        i = found[-1]
-        j = i + 1
-        while j < last and holds(i, j + 1):
-            j += 1
-        found.append(j)
-    return found
-
-
 class StepSurface:
     """The surface of a deployment, filled where it is asked.
 
@@ -145,9 +124,9 @@ class StepSurface:
         self._async = d.engine.async_host
         self._rows: dict[int, Row] = {}
         self._static: dict[int, list[float]] = {}
-        self._whole: dict[int, list[float]] = {}
+        self._whole: dict[int, list[tuple[float, float]]] = {}
         self._head: list[float] = []
-        self._exact: dict[tuple[int, int], float] = {}
+        self._exact: dict[tuple[int, int], tuple[float, float]] = {}
         self._names = {o.name for i, g in enumerate(by_mixer(d.model))
                        for o in attention_operations(d, g, Segment(1.0, 1.0, 1.0, "prefill"),
                                                      str(i))}
@@ -156,8 +135,7 @@ class StepSurface:
         self._floor = float(self._attention(one))
         self._stage = float(one.stage_shares(last_share(d))[0]) if self._pp > 1 else 1.0
         self._knots = self._choose_knots()
-        self._grid: tuple[list[float], list[float], list[list[float]], list[list[bool]]] | None
-        self._grid = None
+        self._grid: Grid | None = None
 
     def _host_time(self) -> tuple[float, float]:
         """Host time of a step, and of each sequence in it; nothing at the ceiling.
@@ -205,9 +183,9 @@ class StepSurface:
         full = np.broadcast_to(b, (_ROWS, c.size)).ravel(), np.tile(self._knots, _ROWS)
         steps = self._steps(*full).reshape(_ROWS, -1)
         extra = self._extra(*full).reshape(_ROWS, -1)
-        lines = (*_lines(c * b, steps), *_lines(c * b, extra))
+        found = (*lines(c * b, steps), *lines(c * b, extra))
         inner = (c * b)[:, 1:-1].tolist()
-        parts = [x.tolist() for x in lines]
+        parts = [x.tolist() for x in found]
         for i in range(_ROWS):
             self._rows[first + i] = Row(inner[i], *(p[i] for p in parts))
         return self._rows[B]
@@ -231,12 +209,23 @@ class StepSurface:
         return sum(getattr(t, self._figure) for t in p.operations
                    if t.operation.name in self._names)
 
+    def _shared(self, one: PassTime, new: Array, context: Array) -> tuple[Array, Array]:
+        """Attention of a prompt: what prompts of a pass have together, what each adds [s].
+
+        Kernels wait less for each other the more prompts there are, so that four don't take four
+        times as long: what one of four adds is what a further one adds.
+        """
+        alone = np.broadcast_to(self._attention(one), np.shape(new))
+        p = self._base.forward([Segment(float(ALIKE), new, context, "prefill")], 1.0)
+        each = (np.broadcast_to(self._attention(p), np.shape(new)) - alone) / (ALIKE - 1.0)
+        return alone - each, each
+
     def _fill_table(self, block: int) -> None:
         n = np.maximum(np.arange(block * _TABLE, (block + 1) * _TABLE, dtype=float), 1.0)
         p = self._base.forward([Segment(1.0, n, n, "prefill")], 1.0)
-        attention = np.broadcast_to(self._attention(p), n.shape)
-        self._static[block] = (np.broadcast_to(self._kernels(p), n.shape) - attention).tolist()
-        self._whole[block] = (attention - self._floor).tolist()
+        base, each = self._shared(p, n, n)
+        self._static[block] = (np.broadcast_to(self._kernels(p), n.shape) - base - each).tolist()
+        self._whole[block] = list(zip(base.tolist(), each.tolist(), strict=True))
 
     def _fill_head(self, rows: int) -> None:
         size = max(512, 2 * rows)
@@ -257,8 +246,11 @@ class StepSurface:
             self._fill_head(rows)
         return static + self._head[rows]
 
-    def attention_time(self, new: int, cached: int) -> float:
-        """Attention of `new` tokens of a prompt after `cached` ones, beyond a kernel's floor."""
+    def attention_time(self, new: int, cached: int) -> tuple[float, float]:
+        """Attention of `new` tokens of a prompt after `cached` ones [s].
+
+        What prompts of a pass have together, and what each adds.
+        """
         if cached == 0:
             try:
                 return self._whole[new >> 10][new & 1023]
@@ -267,22 +259,21 @@ class StepSurface:
                 return self._whole[new >> 10][new & 1023]
         if self._grid is None:
             self._grid = self._fill_grid()
-        xs, ys, values, jumps = self._grid
+        xs, ys, base, each, jumps = self._grid
         i = min(max(bisect_left(xs, new), 1), len(xs) - 1)
         j = min(max(bisect_left(ys, cached), 1), len(ys) - 1)
         if jumps[i - 1][j - 1]:
             if (new, cached) not in self._exact:
                 p = self._base.forward([Segment(1.0, float(new), float(new + cached), "prefill")],
                                        1.0)
-                self._exact[new, cached] = float(self._attention(p) - self._floor)
+                exact = self._shared(p, np.array(float(new)), np.array(float(new + cached)))
+                self._exact[new, cached] = float(exact[0]), float(exact[1])
             return self._exact[new, cached]
         u = (new - xs[i - 1]) / (xs[i] - xs[i - 1])
         v = (cached - ys[j - 1]) / (ys[j] - ys[j - 1])
-        low, high = values[i - 1], values[i]
-        return ((1.0 - u) * ((1.0 - v) * low[j - 1] + v * low[j])
-                + u * ((1.0 - v) * high[j - 1] + v * high[j]))
+        return bilinear(base, i, j, u, v), bilinear(each, i, j, u, v)
 
-    def _fill_grid(self) -> tuple[list[float], list[float], list[list[float]], list[list[bool]]]:
+    def _fill_grid(self) -> Grid:
         """Attention of chunks: new tokens by cached ones, between whose points it is bilinear.
 
         But not in cells across which another kind of attention becomes the faster one (MLA).
@@ -295,7 +286,7 @@ class StepSurface:
             np.geomspace(16.0, self._longest, max(octaves - 4, 2) * _CHUNKS)))])
         n, m = (x.ravel() for x in np.meshgrid(new, cached, indexing="ij"))
         p = self._base.forward([Segment(1.0, n, n + m, "prefill")], 1.0)
-        table = np.broadcast_to(self._attention(p) - self._floor, n.shape)
+        base, each = (x.reshape(len(new), -1).tolist() for x in self._shared(p, n, n + m))
         first = np.zeros(n.shape)
         for t in p.operations:
             if t.operation.alternative is not None and t.operation.alternative[1] == 0:
@@ -303,7 +294,15 @@ class StepSurface:
         side = first.reshape(len(new), -1)
         corners = np.stack([side[:-1, :-1], side[1:, :-1], side[:-1, 1:], side[1:, 1:]])
         jumps = corners.min(axis=0) != corners.max(axis=0)
-        return new.tolist(), cached.tolist(), table.reshape(len(new), -1).tolist(), jumps.tolist()
+        return Grid(new.tolist(), cached.tolist(), base, each, jumps.tolist())
+
+    def attention_of(self, prompts: list[tuple[int, int]]) -> float:
+        """Attention of all prompts of a pass: what they have together, and what each adds [s]."""
+        if len(prompts) == 1:
+            base, each = self.attention_time(*prompts[0])
+            return base + each
+        parts = [self.attention_time(*p) for p in prompts]
+        return sum([each for _, each in parts]) + max([base for base, _ in parts])
 
     def mixed(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
         """A step of B decoding sequences with (new, cached) tokens of some prompts [s]."""
@@ -314,20 +313,17 @@ class StepSurface:
     def _mixed(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
         if self._pp > 1:
             return self._staged(B, X, prompts)
-        k, dp = len(prompts), self._dp
-        if dp > 1:
+        if self._dp > 1:
             return self._on_replicas(B, X, prompts)
+        k = len(prompts)
         if k == 1:
             tokens, cached = prompts[0]
             if B == 0 and self._chunk is not None and tokens > self._chunk:
                 return self._in_chunks(tokens, cached)
-            attention = self.attention_time(tokens, cached) + self._floor
         else:
-            tokens, attention = 0, self._floor
-            for new, cached in prompts:
-                tokens += new
-                attention += self.attention_time(new, cached)
-        return self._step(B, X, self.tokens_time(B + tokens, B + k) + attention, B + k)
+            tokens = sum([new for new, _ in prompts])
+        kernels = self.tokens_time(B + tokens, B + k) + self.attention_of(prompts)
+        return self._step(B, X, kernels, B + k)
 
     def _step(self, B: int, X: float, kernels: float, sequences: int) -> float:
         """The step whose prompts take `kernels` [s], with what B decoding sequences add."""
@@ -354,7 +350,8 @@ class StepSurface:
         fullest = -(-k // dp)
         tokens = sum(new for new, _ in prompts)
         mine = math.ceil(tokens * fullest / k)
-        attention = self._floor + fullest / k * sum(self.attention_time(*p) for p in prompts)
+        bases, each = zip(*(self.attention_time(*p) for p in prompts), strict=True)
+        attention: float = fullest / k * sum(each) + max(bases)
         kernels = self.tokens_time(b + mine, b + fullest)
         if self._alone is not None:
             busy = max((B + tokens) / (b + mine), 1.0)
@@ -367,7 +364,7 @@ class StepSurface:
         size, total = self._chunk or tokens, 0.0
         while tokens > 0:
             new = min(size, tokens)
-            kernels = (self.tokens_time(new, 1) + self.attention_time(new, cached) + self._floor)
+            kernels = self.tokens_time(new, 1) + self.attention_of([(new, cached)])
             host = self._host + self._host_each
             total += max(kernels, host) if self._async else kernels + host
             tokens, cached = tokens - new, cached + new
@@ -379,7 +376,8 @@ class StepSurface:
         share = k / len(prompts)
         parts = min(k, MICRO_BATCHES_PER_STAGE * self._pp)
         tokens = share * sum(new for new, _ in prompts) / parts
-        attention = share * sum(self.attention_time(*p) for p in prompts) / parts + self._floor
+        bases, each = zip(*(self.attention_time(*p) for p in prompts), strict=True)
+        attention: float = share * sum(each) / parts + max(bases)
         kernels = self.tokens_time(math.ceil(tokens), max(k // parts, 1)) + attention
         one = kernels + self._host + self._host_each * k / parts
         whole = self._scale["prefill"] * one * float(fill_and_drain(parts, self._stage))
@@ -390,4 +388,4 @@ class StepSurface:
         return row.a[j] + row.b[j] * X + whole * self._stage
 
 
-__all__ = ["ENDS", "End", "Row", "StepSurface", "Surface", "decode_time", "knots_of"]
+__all__ = ["ENDS", "End", "Row", "StepSurface", "Surface", "decode_time"]

@@ -75,7 +75,7 @@ FAMILIES: dict[str, tuple[Model, Numerics]] = {m.name: (m, n) for m, n in (
     (tiny("deepseek-v2", group(MLA.replace(q_rank=None), MLP, 1),
           group(MLA.replace(q_rank=None), ROUTED.replace(shared_width=48), 2)),
      Numerics(normalise_picks=False, norm_eps=1e-6)),
-    (tiny("deepseek-v3.2", group(MLA.replace(indexer=Indexer(heads=4, head_dim=16, top_k=5)),
+    (tiny("deepseek-v3.2", group(MLA.replace(indexer=Indexer(heads=24, head_dim=16, top_k=5)),
                                  MLP, 2)), Numerics(norm_eps=1e-6)),
     (tiny("mamba", group(Mamba(inner=128, state=8, conv=4, dt_rank=6), None, 3, norms=1),
           tied_embeddings=True), Numerics()),
@@ -114,6 +114,7 @@ OTHERS: dict[str, Model] = {m.name: m for m in (
                                     conv_bias=False, inner_norms=True, projection_bias=True))),
     tiny("biased-latent", group(MLA.replace(qkv_bias=True, output_bias=True)),
          group(MLA.replace(q_rank=None, value_dim=32), count=1), embedding_norm=True),
+    tiny("ties", group(MLA.replace(indexer=Indexer(heads=2, head_dim=10, top_k=3)))),
     tiny("five-norms", group(norms=5, count=1), final_norm=False),
 )}
 ALL: dict[str, Model] = {name: model for name, (model, _) in FAMILIES.items()} | OTHERS

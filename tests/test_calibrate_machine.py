@@ -14,6 +14,7 @@ from simulator.deployment import Deployment, Workload  # noqa: E402
 from simulator.executor.calibrate import (  # noqa: E402
     caches_of,
     calibrate_machine,
+    disturbed,
     floor_and_rate,
     no_longer_than_more,
 )
@@ -126,6 +127,19 @@ def test_words_and_numbers(machine: Machine) -> None:
 def test_a_disturbed_time_is_no_longer_than_that_of_more_work() -> None:
     assert no_longer_than_more([5.0, 1.0, 9.0, 2.0, 4.0]) == [1.0, 1.0, 2.0, 2.0, 4.0]
     assert no_longer_than_more(iter([1.0, 2.0])) == [1.0, 2.0]
+
+
+def test_a_disturbed_machine_is_warned_of() -> None:
+    assert disturbed([]) == ()
+    assert disturbed([1.0, 1.2, 1.1, 1.0, 1.6, 1.0, 1.0, 1.0, 1.0, 1.0]) == ()
+    assert disturbed([1.0, 2.0, 9.0, 1.0]) == (
+        "WARNING, something else ran on this machine: 50% of 4 kernels took more than 1.5 times as "
+        "long when they were measured again; measure once more when nothing else runs",)
+
+
+def test_a_comparison_cut_short_has_seen_every_kind() -> None:
+    chosen = points(Hardware.load("epyc-9654"), ["fp32"], False)[:len(SHAPES)]
+    assert {p.name for p in chosen} == set(SHAPES)
 
 
 def test_points_are_none_that_calibration_timed() -> None:

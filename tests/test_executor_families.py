@@ -54,7 +54,7 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek-v3": {**MLA, "routed_scaling_factor": 1.5, "norm_topk_prob": True},
     "deepseek-v2": {**MLA, "q_lora_rank": None, "topk_method": "greedy",
                     "routed_scaling_factor": 1.0},
-    "deepseek-v3.2": {**MLA, "first_k_dense_replace": 2, "index_n_heads": 4,
+    "deepseek-v3.2": {**MLA, "first_k_dense_replace": 2, "index_n_heads": 24,
                       "index_head_dim": 16, "index_topk": 5},
     "mamba": {"intermediate_size": 128, "state_size": 8, "expand": 2, "conv_kernel": 4,
               "time_step_rank": 6},

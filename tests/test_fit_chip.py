@@ -229,6 +229,18 @@ def test_the_file_is_the_chip_s_own_with_the_fitted_numbers(exact: ChipFit, tmp_
     assert fitted.decode.time.ceiling == before.decode.time.ceiling
 
 
+def test_the_search_leaves_the_caps_of_kernels() -> None:
+    """Rows without noise, most of them of decode: the compute level lies far from the nearest start.
+    """
+    true = {"memory_level": 1.40, "compute_level": 1.45, "step_overhead": 1.5e-3}
+    rows = [row("prefill_ms", model=m, input=n) for m in MODELS for n in (512.0, 4000.0)]
+    fit = fit_chip(measured([*decodes(MODELS, (1.0, 4.0, 16.0)), *rows], true))
+    found = {c.name: c.after for c in fit.constants}
+    assert found["memory_level"] == pytest.approx(1.40, rel=0.02)
+    assert found["compute_level"] == pytest.approx(1.45, rel=0.03)
+    assert found["step_overhead"] == pytest.approx(1.5e-3, rel=0.1)
+
+
 def test_kernels_that_reach_the_most_are_named_as_the_reason() -> None:
     """Prompts faster than the cap of a matrix product: no level brings a prediction down to them.
     """

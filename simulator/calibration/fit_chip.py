@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,8 @@ ROBUST, NOISE = 0.1, 0.03
 LEVEL_PRIOR, HOST_PRIOR = 0.7, 2e-3
 # Times by which a chip may be slower than thought, from where a search starts.
 SLOWER = (1.0, 1.4, 2.0, 3.0)
+# Steps of the search from each start, before the best of them goes on.
+FIRST_STEPS = 8
 # Step of slopes, as a share of that spread.
 STEP = 1e-3
 # Largest relative error of a level, and of the host's time as a share of the median step, at which
@@ -302,9 +305,13 @@ class _Problem:
         # Kernels at their caps have no slope, so that a search must start on the slower side too.
         starts = [np.maximum(start + np.array(more), low + STEP * prior) for more in product(*(
             (0.0,) if n == "step_overhead" else np.log(SLOWER) for n in free))]
-        inside = min(starts, key=lambda x: float(np.sum(residuals(x)**2)))
-        found = least_squares(residuals, inside, slopes, bounds=(low, np.inf), x_scale=prior,
-                              max_nfev=30)
+        def search(x: Array, steps: int) -> Any:
+            return least_squares(residuals, x, slopes, bounds=(low, np.inf), x_scale=prior,
+                                 max_nfev=steps)
+
+        # The nearest start may lie where kernels are at their caps, and stay there.
+        best = min((search(x, FIRST_STEPS) for x in starts), key=lambda r: float(r.cost))
+        found = search(best.x, 30)
         noise = max(1.0, float(np.median(np.abs(found.fun[:-len(free)]))) * 1.4826)
         data = np.asarray(found.jac)[:-len(free)]
         normal = data.T @ data / noise**2 + np.diag(prior**-2)

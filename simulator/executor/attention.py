@@ -184,7 +184,7 @@ class Attention(nn.Module):
                else self.attention(q, k, v, step.position))
         out = out.transpose(1, 2).flatten(2)
         if s.output_gate:
-            out = out * torch.sigmoid(gate[..., :out.shape[-1]])
+            out = out * torch.sigmoid(gate)
         result: Tensor = self.attention_output(out)
         return result
 

@@ -8,6 +8,7 @@ was not seen before.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -62,6 +63,12 @@ LONGEST = 0.25
 MATTERS = 0.6
 # Times that everything is measured, minutes apart; the shorter time of each kernel counts.
 ROUNDS = 2
+# Timings of a format, about; those of long products take LONGEST each whatever the time allowed.
+TIMINGS = 130.0
+# Kernels that took so many times as long in one round as in the other, and the share of them from
+# which on a machine is not to be trusted.
+FAR, TOO_MANY = 1.5, 0.2
+DISTURBED = "WARNING, something else ran on this machine"
 STARTS = tuple(float(x) for x in (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384))
 
 
@@ -69,8 +76,7 @@ def _curve(b: Bench, progress: Progress) -> tuple[tuple[float, float, float], ..
     largest = min(SIZES[-1], int(free_memory(b.device) / 4))
     sizes = [s for s in SIZES if s <= largest]
     progress(f"bandwidth of {len(sizes)} sizes up to {sizes[-1] / 2**20:,.0f} MiB")
-    return tuple((float(s), bench.read_bandwidth(b, s), bench.copy_bandwidth(b, s))
-                 for s in sizes)
+    return tuple((float(s), s / bench.read(b, s), s / bench.copy(b, s)) for s in sizes)
 
 
 def caches_of(curve: Sequence[tuple[float, float, float]], known: Sequence[tuple[str, int]]
@@ -116,7 +122,7 @@ def _products(b: Bench, name: str, progress: Progress) -> Kernel:
     for k, n in PRODUCTS:
         per_row = 0.0
         for m in ROWS:
-            if per_row * m > LONGEST:
+            if per_row * m > min(LONGEST, 3.0 * b.seconds):
                 break
             seconds = bench.gemm(b, m, k, n, True)
             per_row = seconds / m
@@ -268,25 +274,40 @@ def calibrate_machine(device: str, dtypes: Sequence[str], threads: int | None, m
     settle(place, used)
     known = bench.cache_sizes(place, used)
     cold = max(bench.COLD_BYTES, bench.COLD_CACHES * (known[-1][1] if known else 0))
-    single = min(bench.SECONDS, 60.0 * minutes / (110.0 * max(len(dtypes), 1)))
-    curve = _curve(Bench(place, torch.float32, seconds=single), progress)
+    single = min(bench.SECONDS, 60.0 * minutes / (TIMINGS * ROUNDS * max(len(dtypes), 1)))
+    begin, sweep = time.perf_counter(), Bench(place, torch.float32, seconds=single)
+    curve = _curve(sweep, progress)
     memory, caches = caches_of(curve, known)
     hot = int(caches[-1][1] / 2) if caches else bench.HOT_BYTES
     benches = {name: Bench(place, format_, hot, min(cold, int(free_memory(place) / 4)), single)
                for name, format_ in formats.items()}
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
+        if turn and time.perf_counter() - begin > 30.0 * minutes:
+            break
+        curve = _curve(sweep, progress) if turn else curve
         kernels = [k for name, b in benches.items() for k in (
             _products(b, name, progress), *_attention(b, name, progress),
             _scan(b, name, progress), *_passes(b, name, progress))]
+    memory, caches = caches_of(curve, known)
     peaks = {name: _peak(b, [k for k in kernels if k.format == name])
              for name, b in benches.items()}
     machine = Machine(
         environment=environment(place), capacity=_capacity(place), curve=curve, bandwidth=memory,
         caches=caches, kernels=tuple(kernels), peaks=peaks,
-        kernel_floor=min(k.floor for k in kernels if k.floor > 0))
+        kernel_floor=min(k.floor for k in kernels if k.floor > 0),
+        notes=disturbed([x for b in (sweep, *benches.values()) for x in b.again]))
     from simulator.executor.overheads import with_overheads
 
     return with_overheads(machine, benches, progress)
+
+
+def disturbed(again: Sequence[float]) -> tuple[str, ...]:
+    """What to say of a machine whose kernels took so many times as long in one of two rounds."""
+    share = float(np.mean(np.asarray(again) > FAR)) if again else 0.0
+    if share < TOO_MANY:
+        return ()
+    return (f"{DISTURBED}: {share:.0%} of {len(again)} kernels took more than {FAR:g} times as "
+            "long when they were measured again; measure once more when nothing else runs",)
 
 
 def _capacity(device: torch.device) -> float:

@@ -64,10 +64,11 @@ LONGEST = 1.0
 def points(hardware: Hardware, dtypes: Sequence[str], cuda: bool) -> list[Point]:
     """The comparison: every shape in every format, each at other batches and lengths.
 
-    A load whose prefill would take longer than `LONGEST` on this machine is passed over while there
+    First come points of every shape and format, so that a run cut short has seen all kinds. A load
+    whose prefill would take longer than `LONGEST` on this machine is passed over while there
     are others; then come the smallest of those.
     """
-    found: list[Point] = []
+    found: list[tuple[int, Point]] = []
     turn = 0
     for name, shape in SHAPES.items():
         run = cut(shape, 4 * shape.layer_count) if cuda else shape
@@ -76,13 +77,13 @@ def points(hardware: Hardware, dtypes: Sequence[str], cuda: bool) -> list[Point]
                      for b, n in LOADS]
             times = [float(predict(p, hardware).prefill.time.expected) for p in loads]
             left = [(turn + i) % len(LOADS) for i in range(len(LOADS))]
-            for _ in range(PER_SHAPE[dtype]):
+            for count in range(PER_SHAPE[dtype]):
                 index = next((i for i in left if times[i] < LONGEST),
                              min(left, key=times.__getitem__))
                 left.remove(index)
                 turn = index + 1
-                found.append(loads[index])
-    return found
+                found.append((count, loads[index]))
+    return [point for _, point in sorted(found, key=lambda x: x[0])]
 
 
 def predict(point: Point, hardware: Hardware) -> Estimate:

@@ -126,7 +126,8 @@ def comparison_lines(c: Comparison) -> list[str]:
               "measurement (median)", "",
               f"{'shape':<14}{'format':<7}{'batch':>5}{'input':>6}  {'phase':<8}{'bytes':>10}"
               f"{'predicted':>11}{'measured':>11}{'ratio':>7}  bound"]
-    for x in c.compared:
+    order = list(dict.fromkeys(x.point.name for x in c.compared))
+    for x in sorted(c.compared, key=lambda x: order.index(x.point.name)):
         p = x.point
         lines.append(
             f"{p.name:<14}{p.dtype:<7}{p.batch:>5}{p.input:>6}  {x.phase:<8}"

@@ -19,9 +19,10 @@ from simulator.layers import Phase, Segment, pass_operations
 from simulator.memory import activation_bytes, weight_bytes
 from simulator.operations import Operation
 from simulator.operations.ssm import STATE_BYTES
+from simulator.parameters import mixer_tensors
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
-from simulator.specs.model import Model
+from simulator.specs.model import GatedDelta, Mamba, Mamba2, Model, ShortConv
 from simulator.units import format_memory
 
 # What the executor times by kind, each other operation by its name.
@@ -74,7 +75,19 @@ def work(d: Deployment, phase: Phase, batch: int, prompt: int, output: int = 1
         flops, size = (float(np.mean(o.count * x)) for x in (o.flops, o.bytes))
         before = found.get(timed_as(o), Work(0.0, 0.0))
         found[timed_as(o)] = Work(before.flops + flops, before.bytes + size)
+    moved = _read_in_scans(d)    # the simulator counts all small tensors of a layer with its norms
+    if moved:
+        for name, sign in (("norm", -1.0), ("scan", 1.0)):
+            found[name] = Work(found[name].flops, found[name].bytes + sign * moved)
     return found
+
+
+def _read_in_scans(d: Deployment) -> float:
+    """Bytes of the small tensors of recurrent layers: decays, steps, convolutions."""
+    return float(sum(
+        g.count * elements * d.weight_format("norm").bytes
+        for g in d.model.layers if isinstance(g.mixer, Mamba | Mamba2 | GatedDelta | ShortConv)
+        for _, role, elements in mixer_tensors(g.mixer, d.model.hidden) if role == "norm"))
 
 
 def total(parts: dict[str, Work]) -> Work:

@@ -54,6 +54,11 @@ class Index(nn.Module):
         key, weights = self.indexer_keys(x).split((self.spec.head_dim, self.spec.heads), dim=-1)
         return rotate(self.norm(key)[:, None], step.rope, self.turned), weights
 
+    def best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and numbers of the `top_k` keys; of equal ones always the earlier."""
+        values, order = scores.sort(dim=-1, descending=True, stable=True)
+        return values[..., :self.spec.top_k], order[..., :self.spec.top_k]
+
     def forward(self, q: Tensor, keys: Tensor, weights: Tensor, step: Step) -> Tensor:
         """Scores (B, S, N) of the keys that each token sees; -inf for those after it."""
         heads = self.indexer_queries(q).unflatten(-1, (self.spec.heads, -1)).transpose(1, 2)
@@ -132,8 +137,8 @@ class LatentAttention(nn.Module):
         k = torch.cat((k, k_rope.expand(-1, s.heads, -1, -1)), dim=-1)
         picked = None
         if scores is not None and self.index is not None:
-            best = scores.topk(self.index.spec.top_k, dim=-1)    # no mask by value: scores tie at 0
-            picked = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best.indices, True)
+            _, best = self.index.best(scores)    # no mask by value: scores tie at 0
+            picked = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True)
             picked = (picked & (scores > float("-inf")))[:, None]
         result: Tensor = self.attention(torch.cat((q_nope, q_rope), dim=-1), k, v, None, picked)
         return result
@@ -146,9 +151,9 @@ class LatentAttention(nn.Module):
         q = torch.cat((self.mla_absorb(q_nope, k_up), q_rope), dim=-1)
         picked = None
         if scores is not None and self.index is not None:
-            best = scores.topk(self.index.spec.top_k, dim=-1)
-            latent = latent.gather(2, best.indices[..., None].expand(-1, -1, -1, self.latent))
-            picked = (best.values > float("-inf"))[:, None]
+            values, best = self.index.best(scores)
+            latent = latent.gather(2, best[..., None].expand(-1, -1, -1, self.latent))
+            picked = (values > float("-inf"))[:, None]
         out = self.attention(q, latent, latent, step.position, picked)[..., :s.kv_rank]
         result: Tensor = self.mla_absorb(out, v_up.transpose(1, 2))
         return result

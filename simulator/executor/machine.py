@@ -138,7 +138,7 @@ def machine_dict(machine: Machine) -> dict[str, Any]:
         "caches": [{"name": n, "capacity": c, "bandwidth": w} for n, c, w in machine.caches],
         "peaks": machine.peaks,
         "kernel_floor_s": machine.kernel_floor, "layer_overhead_s": machine.layer_overhead,
-        "step_overhead_s": machine.step_overhead,
+        "step_overhead_s": machine.step_overhead, "notes": list(machine.notes),
         "kernels": [{
             "kernel": k.kernel, "format": k.format, "operation": k.operation, "floor_s": k.floor,
             "each_s": k.each, "start": k.start, "rows": list(k.rows), "rates": list(k.rates),
@@ -152,7 +152,7 @@ def machine_lines(machine: Machine) -> list[str]:
     """What was measured, in words."""
     env = machine.environment
     lines = [f"{env['device_name']}, {env['threads']} threads, torch {env['torch']}, {env['date']}",
-             "", "Bandwidth, measured (read and copy, whole device)"]
+             *machine.notes, "", "Bandwidth, measured (read and copy, whole device)"]
     lines += [f"  {s / 2**20:>9,.4g} MiB  {format_bandwidth(r):>11} "
               f"{format_bandwidth(c):>11}" for s, r, c in machine.curve]
     lines += [f"  {n} serves {c / 2**20:,.4g} MiB at {format_bandwidth(w)}"
@@ -168,8 +168,7 @@ def machine_lines(machine: Machine) -> list[str]:
             lines.append(f"  {k.format:<5} {some}; best {format_flops(best)}")
     lines += ["", f"Fixed times: {machine.kernel_floor * 1e6:.3g} us a kernel at least, "
               f"{machine.layer_overhead * 1e6:.3g} us a layer and "
-              f"{machine.step_overhead * 1e6:.3g} us a step beside the kernels",
-              *(f"  {note}" for note in machine.notes)]
+              f"{machine.step_overhead * 1e6:.3g} us a step beside the kernels"]
     return lines
 
 

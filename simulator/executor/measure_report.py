@@ -98,6 +98,7 @@ def _notes(s: Session, m: Measured) -> str:
         f"driver {e['driver']}, CUDA {e['cuda']}" if e["device"] == "cuda" else "",
         f"clock {float(clock) / 1e6:.0f} MHz" if clock is not None else "",
         str(e["system"]),
+        "disturbed: the runs are far apart" if m.time.disturbed else "",
     ]
     return "; ".join(p for p in parts if p)
 
@@ -134,7 +135,7 @@ def _row(s: Session, m: Measured, metric: str, value: float, notes: str) -> dict
         "dtype_weights": s.dtype, "dtype_kv": s.dtype, "tp": 1, "pp": 1, "ep": "",
         "batch_or_concurrency": m.batch, "request_rate": "", "input_len": m.input,
         "output_len": 1 if metric == "prefill_ms" else m.output, "metric": metric,
-        "value": f"{value:.6g}", "quality": "A", "notes": notes}
+        "value": f"{value:.6g}", "quality": "C" if m.time.disturbed else "A", "notes": notes}
 
 
 
@@ -165,6 +166,10 @@ def session_lines(s: Session, file: str | None) -> list[str]:
     lines += ["", "prefill: one pass over the batch with its first token. decode: the mean step "
               "of the output - 1 steps;", "bytes/s and FLOP/s: what must move and be computed "
               "(counted) over the measured time."]
+    if any(m.time.disturbed for m in whole):
+        lines += ["", "WARNING: p90 is more than half of the median above p10 in some rows: "
+                  "something else ran meanwhile,", "their quality is C in the CSV; measure again "
+                  "when nothing else runs, or with --threads 1."]
     for phase in ("prefill", "decode"):
         found = s.of(s.points[-1], phase)[1:]
         if found:

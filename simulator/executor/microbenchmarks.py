@@ -41,6 +41,7 @@ class Bench:
     """Where to measure: a device, a number format, the bytes that hot and cold copies fill.
 
     least  shortest time that each kernel took so far [s]: what else a machine does only slows it
+    again  longer over shorter time of kernels that were measured twice
     """
 
     device: torch.device
@@ -49,6 +50,7 @@ class Bench:
     cold: int = COLD_BYTES
     seconds: float = SECONDS
     least: dict[tuple[object, ...], float] = field(default_factory=dict)
+    again: list[float] = field(default_factory=list)
 
     def time(self, call: Callable[[], object]) -> float:
         """Median seconds of a call that follows another kernel."""
@@ -101,23 +103,27 @@ def _least(measure: Callable[P, float]) -> Callable[P, float]:
     def timed(*args: P.args, **more: P.kwargs) -> float:
         bench, *size = args
         assert isinstance(bench, Bench)
-        key = (measure.__name__, *size)
-        bench.least[key] = min(measure(*args, **more), bench.least.get(key, float("inf")))
+        key, now = (measure.__name__, *size), measure(*args, **more)
+        if key in bench.least:
+            bench.again.append(max(now / bench.least[key], bench.least[key] / now))
+        bench.least[key] = min(now, bench.least.get(key, now))
         return bench.least[key]
     return timed
 
 
-def read_bandwidth(bench: Bench, size: int) -> float:
-    """Bytes/s of summing `size` bytes again and again: what a sweep through them reaches."""
+@_least
+def read(bench: Bench, size: int) -> float:
+    """Seconds of summing `size` bytes again and again: a sweep through them."""
     data = torch.ones(max(size // 4, 1), device=bench.device)
-    return size / bench.alone(lambda: torch.sum(data))
+    return bench.alone(lambda: torch.sum(data))
 
 
-def copy_bandwidth(bench: Bench, size: int) -> float:
-    """Bytes/s, read and written, of copying one half of `size` bytes to the other."""
+@_least
+def copy(bench: Bench, size: int) -> float:
+    """Seconds of copying one half of `size` bytes to the other: as many read and written."""
     source = torch.ones(max(size // 8, 1), device=bench.device)
     target = torch.empty_like(source)
-    return 2 * source.numel() * 4 / bench.alone(lambda: target.copy_(source))
+    return bench.alone(lambda: target.copy_(source))
 
 
 @_least
@@ -205,5 +211,5 @@ def addition(bench: Bench, rows: int, width: int) -> float:
     return bench.time(lambda: x + y)
 
 
-__all__ = ["Bench", "activation", "addition", "cache_sizes", "copy_bandwidth", "decode_attention",
-           "gemm", "norm", "prefill_attention", "read_bandwidth", "rope"]
+__all__ = ["Bench", "activation", "addition", "cache_sizes", "copy", "decode_attention", "gemm",
+           "norm", "prefill_attention", "read", "rope", "scan"]

@@ -68,8 +68,8 @@ def measure_model(
         for turn in range(1, rounds + 1):
             for batch, prompt in points:
                 progress(f"round {turn} of {rounds}: batch {batch}, input {prompt}")
-                measured += runner.measure(batch, prompt, output, -(-repeats // rounds),
-                                           BUDGET / rounds)
+                runs = repeats // rounds + int(turn <= repeats % rounds)
+                measured += runner.measure(batch, prompt, output, runs, BUDGET / rounds)
     except (torch.OutOfMemoryError, MemoryError):
         raise InputError("the device ran out of memory; use fewer --layers or a smaller --batch, "
                          "--input or --scale") from None

@@ -25,6 +25,8 @@ from simulator.errors import InputError
 Call = Callable[[], object]
 # A median has a spread from three values on.
 FEWEST = 3
+# Share of the median between p10 and p90 above which something else ran.
+FAR_APART = 0.5
 # Seconds of work after which a machine runs at its pace.
 SETTLING = 3.0
 
@@ -45,6 +47,11 @@ class Timing:
         low, median, high = np.quantile(seconds, (0.1, 0.5, 0.9))
         return cls(float(median), float(low), float(high), len(seconds), tuple(seconds))
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether the runs are too far apart for their median to tell the machine's time."""
+        return self.high - self.low > FAR_APART * self.median
+
     @classmethod
     def joined(cls, timings: Sequence[Timing]) -> Timing:
         """One timing of the runs of several."""
@@ -64,7 +71,11 @@ def usable_cpus() -> int:
 
 def set_threads(threads: int | None = None) -> int:
     """Let torch use `threads` (default: all usable CPUs); their number."""
-    chosen = usable_cpus() if threads is None else threads
+    usable = usable_cpus()
+    if threads is not None and threads > usable:
+        raise InputError(f"--threads: {threads:,} are more than the {usable} CPUs that this "
+                         "process may use")
+    chosen = usable if threads is None else threads
     torch.set_num_threads(chosen)
     return chosen
 

@@ -346,6 +346,9 @@ def _check_meaning(model: Model, where: str) -> None:
                                  f"the {mixer.heads} heads")
             if mixer.window is not None and mixer.chunk is not None:
                 raise InputError(f"{place}.mixer: has both window and chunk")
+            if mixer.output_gate and mixer.values != mixer.head_dim:
+                raise InputError(f"{place}.mixer.value_dim: {mixer.values} is not the head_dim "
+                                 f"{mixer.head_dim}, as the output gate needs")
         if isinstance(ffn, Moe) and ffn.top_k > ffn.experts:
             raise InputError(f"{place}.ffn.top_k: {ffn.top_k} of only {ffn.experts} experts")
         if group.distinct is not None and group.distinct > group.count:

@@ -19,12 +19,13 @@ TEXT = """# Predict, run, compare
 
 `tokline calibrate` measures a machine part by part: bandwidth over sizes from the caches to memory,
 products over numbers of rows, attention, element-wise passes, and the fixed time of a kernel, a
-layer and a step. It runs no whole model. `tokline validate --executor` then predicts models whose
-widths, depths, batches, contexts and number formats calibration never saw, runs each of them with
-the executor (`simulator/executor/transformer.py`, random weights), and compares.
+layer and a step, everything twice and the shorter time counts. It runs no whole model. `tokline
+validate --executor` then predicts models whose widths, depths, batches, contexts and number formats
+calibration never saw, runs each of them with the executor (`simulator/executor/transformer.py`,
+random weights), and compares.
 
     pip install 'tokline[torch]'
-    tokline calibrate -o here.yaml             # about a minute
+    tokline calibrate -o here.yaml             # two to three minutes
     tokline validate --executor --hardware here.yaml
     tokline estimate llama-3.2-1b here.yaml --engine executor --activations fp32
 
@@ -49,7 +50,10 @@ kinds of layers keep their shares.
 What a model file doesn't say can't run: tensors that it only counts (`extra`) are read once a pass
 and change nothing, a cross-attention layer without an image sees a token's own V alone, and layers
 of one kind stand together. Mamba's scan goes token by token in Python and calibration doesn't time
-it: prefill of such a model takes up to twice the prediction.
+it: prefill of such a model takes up to twice the prediction. Recurrences are timed as Mamba-2's.
+
+A machine that does something else meanwhile can't be calibrated: `calibrate` then says so, `measure`
+marks its rows as quality C.
 
 Weights in a format that was not timed, such as int4 for llama.cpp, are taken to stream as fast as
 those that were: what expanding them costs isn't known.

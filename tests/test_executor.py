@@ -34,9 +34,9 @@ from simulator.executor.timing import (  # noqa: E402
     environment,
     find_device,
     set_threads,
-    usable_cpus,
     settle,
     time_calls,
+    usable_cpus,
 )
 from simulator.executor.transformer import Transformer, lenders  # noqa: E402
 from simulator.kv_cache import (  # noqa: E402

@@ -230,8 +230,7 @@ def test_the_file_is_the_chip_s_own_with_the_fitted_numbers(exact: ChipFit, tmp_
 
 
 def test_the_search_leaves_the_caps_of_kernels() -> None:
-    """Rows without noise, most of them of decode: the compute level lies far from the nearest start.
-    """
+    """Rows without noise, most of decode: the compute level lies far from the nearest start."""
     true = {"memory_level": 1.40, "compute_level": 1.45, "step_overhead": 1.5e-3}
     rows = [row("prefill_ms", model=m, input=n) for m in MODELS for n in (512.0, 4000.0)]
     fit = fit_chip(measured([*decodes(MODELS, (1.0, 4.0, 16.0)), *rows], true))

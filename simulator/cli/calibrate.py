@@ -36,7 +36,8 @@ _OF_MACHINE = ("device", "dtype", "threads", "minutes", "name")
 @click.option("--device", metavar="cpu|cuda", help="This machine's device [default: cpu].")
 @click.option("--dtype", metavar="LIST", help="Formats to measure [default: bf16,fp16,fp32].")
 @click.option("--threads", metavar="N", help="Threads on a CPU [default: all cores].")
-@click.option("--minutes", metavar="M", help="Time to measure for [default: 5].")
+@click.option("--minutes", metavar="M", help="About how long to measure; with few a "
+              "second round is left out [default: 5].")
 @click.option("--name", metavar="NAME", help="Name of the machine in its file.")
 @click.option("-o", "--out", "path", metavar="FILE",
               help="Hardware file to write [default: print it].")

@@ -88,6 +88,8 @@ def check_writable(path: str | None, flag: str, others: Sequence[str | Path]) ->
     if path is None:
         return
     target = Path(path)
+    if not path.strip():
+        raise InputError(f"{flag}: '{path}' names no file")
     if target.is_dir():
         raise InputError(f"{flag}: '{path}' is a folder; name a file")
     if any(target.resolve() == Path(other).resolve() for other in others):

@@ -194,6 +194,25 @@ def test_a_known_benchmark_sets_rounds_and_mean_lengths() -> None:
     assert (known.input, known.output) == pytest.approx((0.9 * 1024, 0.9 * 256))
 
 
+# From InferenceMAX's public scripts; SGLang takes up requests every 10 or 30 steps, so half that.
+@pytest.mark.parametrize(("changes", "steps"), [
+    ({"engine": "sglang", "hardware": "NVIDIA B200 SXM 180GB", "batch": 15.0}, 5.0),
+    ({"engine": "sglang", "hardware": "NVIDIA B200 SXM 180GB", "batch": 16.0}, 15.0),
+    ({"engine": "sglang", "hardware": "NVIDIA B200 SXM 180GB", "batch": 32.0, "tp": 4,
+      "n_devices": 4, "weights": "fp8"}, 5.0),
+    ({"engine": "sglang", "hardware": "NVIDIA H200 SXM 141GB", "batch": 16.0}, 0.0),
+    ({"engine": "trtllm", "model": "meta-llama/Llama-3.1-70B", "n_devices": 4, "tp": 4}, 20.0),
+    ({"engine": "trtllm", "model": "meta-llama/Llama-3.1-70B", "n_devices": 8, "tp": 8}, 0.0),
+    ({"engine": "trtllm", "model": "meta-llama/Llama-3.1-70B", "n_devices": 4, "tp": 4,
+      "output": 8192.0}, 0.0),
+])
+def test_a_known_benchmark_tells_how_long_its_server_holds_requests(changes: dict[str, Any],
+                                                                    steps: float) -> None:
+    asked = {"metric": "ttft_ms", "weights": "bf16", "input": 1024.0, "output": 1024.0, **changes}
+    assert case(notes="InferenceMAX db-dump", **asked).held == steps
+    assert case(notes="", **asked).held == 0.0
+
+
 @pytest.mark.parametrize(("batch", "notes", "dp"), [
     (64.0, "", 1), (4096.0, "", 8), (4096.0, "agg tp=8 attn_dp=1", 1)])
 def test_more_sequences_than_one_latent_cache_holds(batch: float, notes: str, dp: int) -> None:

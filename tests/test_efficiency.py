@@ -253,6 +253,16 @@ def test_the_engine_scales(more: dict[str, Any], pair: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("pair", ALL)
+def test_eager_prefill_launches_take_longer_and_decode_stands(pair: tuple[str, str]) -> None:
+    with levels({}):
+        plain, eager = of(HOPPER), of(HOPPER, PLAIN.replace(prefill_launch_scale=4.0))
+    assert eager.kernel(*pair, "decode") == plain.kernel(*pair, "decode")
+    a, b = plain.kernel(*pair, "prefill"), eager.kernel(*pair, "prefill")
+    assert (b.t0, b.tw, b.tau, b.te) == (4 * a.t0, 4 * a.tw, 4 * a.tau, 4 * a.te)
+    assert (b.e, b.h, b.p) == (a.e, a.h, a.p)
+
+
+@pytest.mark.parametrize("pair", ALL)
 def test_the_level_scales_bytes_and_arithmetic(pair: tuple[str, str]) -> None:
     with levels({"architecture": {"hopper hbm": {"memory": 4.0, "compute": 8.0}}}):
         slow = of(HOPPER)

@@ -91,6 +91,7 @@ def test_replace() -> None:
     ("memory_scale: 0", "memory_scale"),
     ("memory_scale: .nan", "memory_scale"), ("memory_scale: .inf", "memory_scale"),
     ("compute_scale: -1", "compute_scale"), ("launch_scale: 0", "launch_scale"),
+    ("prefill_launch_scale: 0", "prefill_launch_scale"),
     ("sequence_time: -1 us", "sequence_time"), ("kv_copies: -1", "kv_copies"),
     ("cache_copies: -1", "cache_copies"), ("prefill_chunk: 0", "prefill_chunk"),
     ("prefill_chunk: 1.5", "prefill_chunk"), ("async_host: 1", "async_host"),

@@ -93,6 +93,8 @@ def test_unknown_models(printed: str) -> None:
     ("vllm", "0.12.0", "", "h100", "vllm"),
     ("vLLM", "", "2023-11", "h100", "vllm-0.2"),
     ("vLLM", "", "2024-10", "h100", "vllm-0.6"),
+    ("vLLM", "", "2024-10", "Intel Max 1550", "vllm-xpu"),
+    ("vLLM", "0.10.2-xpu", "2025-11", "Intel Arc Pro B60 24GB", "vllm"),
     ("vLLM", "", "2025-11", "h100", "vllm"),
     ("vLLM", "", "", "h100", "vllm"),                      # neither: the newest
     ("TensorRT-LLM", "0.9.0", "", "h100", "tensorrt-llm-static"),
@@ -247,3 +249,5 @@ def test_benchmarks_whose_script_is_known() -> None:
     # InferenceMAX: ten requests a user, lengths between 0.8 of the printed ones and all of them.
     assert names.protocol_of("id=x; InferenceX/InferenceMAX db-dump") == (10.0, 0.9)
     assert names.protocol_of("README table 1") == (None, 1.0)
+    # vllm bench serve --request-rate inf, without a limit: all at once, one each.
+    assert names.protocol_of("Arc Pro B-series post") == (1.0, 1.0)

@@ -313,6 +313,8 @@ def test_notes_keep_what_conditions_the_figure() -> None:
     notes = package.conditions("bench.csv; id=x_y; latency_s=2.7; static batch; model_bytes=4096; "
                                "static batch; " + "x" * 130)
     assert notes == "model_bytes=4096; static batch"
+    known = "id=x; InferenceX/InferenceMAX db-dump; agg tp=8"
+    assert package.conditions(known) == "InferenceX/InferenceMAX db-dump; agg tp=8"
     assert package.conditions("") == ""
 
 

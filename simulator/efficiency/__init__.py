@@ -145,7 +145,8 @@ class Efficiency:
         if engine.dequantises and format.endswith("-weight"):
             # Read, written out at two bytes a value, and read again by the product.
             memory *= 1.0 + 4.0 / kernel_format(format).weight
-        launch = 0.0 if h.layer_overhead is not None else 1.0 if spec else engine.launch_scale
+        launch = 0.0 if h.layer_overhead is not None else 1.0 if spec else (
+            engine.launch_scale * (engine.prefill_launch_scale if phase == "prefill" else 1.0))
         own_e, own_h = h.compute_efficiency, h.bandwidth_efficiency
         if engine.vector_products and format.endswith("-weight"):
             base = msgspec.structs.replace(base, e=COMPUTE_CAP * h.vector_peak / h.peak("fp16")[0]

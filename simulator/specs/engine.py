@@ -25,6 +25,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     ideal              no efficiency, no kernel floor, no host: expected = ceiling
     memory_scale       multiplier on the time that kernels take to move their bytes;
                        compute_scale that of their arithmetic in prefill; launch_scale of floors
+    prefill_launch_scale  times more that floors take in prefill, where no graph holds the kernels
+                       and the host launches each
     host_time          fixed host time a step: scheduling, sampling, detokenising
     sequence_time      host time of each sequence in a step: its scheduling, sampling and text
     layer_time         fixed time a layer beyond the kernels' own floors; expert_share: as a share
@@ -91,6 +93,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     memory_scale: float = 1.0
     compute_scale: float = 1.0
     launch_scale: float = 1.0
+    prefill_launch_scale: float = 1.0
     host_time: float = 0.0
     layer_time: float = 0.0
     expert_share: float = 0.0
@@ -211,8 +214,8 @@ def _read_engine(path: Path, above: tuple[str, ...]) -> Engine:
 
 
 def _check(engine: Engine, where: str) -> None:
-    for key in ("memory_scale", "compute_scale", "launch_scale", "memory_fraction",
-                "fill"):
+    for key in ("memory_scale", "compute_scale", "launch_scale",
+                "prefill_launch_scale", "memory_fraction", "fill"):
         if getattr(engine, key) <= 0:
             raise InputError(f"{where}: {key}: {getattr(engine, key)} must be above 0")
     if engine.memory_fraction > 1:

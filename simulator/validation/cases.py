@@ -53,6 +53,7 @@ class Case:
     batch    concurrent sequences of the deployment; None: what fits in memory
     assumed  what the source left open, in words
     rounds   requests that each user sends, where the benchmark is known
+    held     decode steps that its server holds a request back, in the mean
     """
 
     index: int
@@ -65,6 +66,7 @@ class Case:
     output: float
     assumed: str = ""
     rounds: float | None = None
+    held: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def case_of(index: int, row: Row) -> Case:
         raise UnknownError("prompt or output length not stated")
     rounds, share = names.protocol_of(row.notes)
     return Case(index, row, setup, phase, figure, batch, max(rows_in * share, 1.0),
-                max(rows_out * share, 1.0), assumed, rounds)
+                max(rows_out * share, 1.0), assumed, rounds, names.held_steps(row))
 
 
 def _lengths(row: Row) -> tuple[float | None, bool, float, float, str]:

@@ -28,6 +28,7 @@ from simulator.validation.split import halves
 # (centre, spread of its logarithm) of each constant of an engine.
 ENGINE_PRIORS: dict[str, tuple[float, float]] = {
     "compute_scale": (1.0, 0.3), "memory_scale": (1.0, 0.1), "launch_scale": (1.0, 0.3),
+    "prefill_launch_scale": (2.0, 0.5),
     "host_time": (0.5e-3, 1.0), "layer_time": (8e-6, 1.2), "sequence_time": (3e-6, 1.0),
     "request_time": (1e-3, 1.0), "queue_steps": (3.0, 0.7), "burst": (0.07, 0.5),
     "interference": (1.0, 0.15), "fill": (0.9, 0.1),
@@ -94,7 +95,11 @@ class _Problem:
                                    EAGER_LAYER_TIME, centres)
             if name == "request_time":
                 centres = np.where([e.continuous for e in profiles], SERVER_REQUEST_TIME, centres)
-            found.append((name, kind, np.log(centres), np.full(len(profiles), spread)))
+            spreads = np.full(len(profiles), spread)
+            if name == "prefill_launch_scale":    # of the engines that say so alone
+                eager = np.array([e.prefill_launch_scale != 1.0 for e in profiles])
+                centres, spreads = np.where(eager, centres, 1.0), np.where(eager, spreads, 1e-6)
+            found.append((name, kind, np.log(centres), spreads))
         for part, kinds in LEVEL_SPREADS.items():
             for kind, spread in kinds.items():
                 labels = self.labels[kind]
@@ -122,12 +127,13 @@ class _Problem:
     def predicted(self, x: Array) -> Array:
         p, moved = self.parts, x - self.at
         host = self.row(x, "host_time") + p.layers * self.row(x, "layer_time")
-        factors = (self.row(moved, "compute_scale") * self.level(moved, "compute"),
+        level, launches = self.level(moved, "compute"), self.row(moved, "launch_scale")
+        factors = (self.row(moved, "compute_scale") * level,
                    self.row(moved, "memory_scale") * self.level(moved, "memory"),
-                   self.row(moved, "launch_scale"), self.row(moved, "link"))
+                   launches * self.row(moved, "prefill_launch_scale"), self.row(moved, "link"))
         serving = Serving(*(self.row(x, name) for name in (
             "request_time", "queue_steps", "burst", "interference", "fill"))).in_rounds(p.rounds)
-        terms = p.terms(factors, self.level(moved, "compute"), (host, self.row(x, "sequence_time")))
+        terms = p.terms(factors, (level, launches), (host, self.row(x, "sequence_time")))
         return figures(terms, serving, p.figure, p.full)
 
     def residuals(self, x: Array) -> Array:

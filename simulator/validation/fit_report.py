@@ -118,7 +118,8 @@ def write_engines(constants: Constants, rows: Mapping[str, int]) -> None:
         values = {"source": f"fitted to {rows[name]} published rows, half of the groups "
                             "(python -m simulator.validation.fit)"}
         for key, table_ in constants.engines.items():
-            if key in SERVED and not served:
+            unsaid = key == "prefill_launch_scale" and load_engine(name).prefill_launch_scale == 1.0
+            if unsaid or (key in SERVED and not served):
                 continue
             values[key] = (_quantity(table_[name]) if key in _TIMES
                            else f"{table_[name]:.4g}")

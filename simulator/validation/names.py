@@ -6,6 +6,7 @@ reason, so that its row is reported as not covered; nothing is guessed.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,6 +20,7 @@ from simulator.specs.catalogue import find, load_hardware, load_model, suggest
 from simulator.specs.hardware import Hardware
 from simulator.specs.model import Model
 from simulator.specs.strict_yaml import load_yaml
+from simulator.validation.measurements import Row
 
 # A row may name a file instead of a device or a model, and an engine profile behind this word.
 _FILES = (".yaml", ".yml")
@@ -265,13 +267,33 @@ def kv_format_of(printed: str) -> str | None:
     raise UnknownError(f"KV format without a rule: {printed}")
 
 
+_LIMITS = {"at": operator.eq, "least": operator.ge, "below": operator.lt}
+
+
 @lru_cache(maxsize=4096)
+def _protocol(notes: str) -> dict[str, Any] | None:
+    return next((rule for rule in rules()["protocols"]
+                 if re.search(rule["match"], notes.lower()) is not None), None)
+
+
 def protocol_of(notes: str) -> tuple[float | None, float]:
     """(requests of each user, mean length over the printed one) of the benchmark that ran."""
-    for rule in rules()["protocols"]:
-        if re.search(rule["match"], notes.lower()) is not None:
-            return float(rule["rounds"]), (1.0 + float(rule["shortest"])) / 2.0
-    return None, 1.0
+    rule = _protocol(notes)
+    if rule is None:
+        return None, 1.0
+    return float(rule["rounds"]), (1.0 + float(rule["shortest"])) / 2.0
+
+
+def held_steps(row: Row) -> float:
+    """Mean of the decode steps that the benchmark's server was told to hold a request back."""
+    for rule in (_protocol(row.notes) or {}).get("holds", ()):
+        words = (str(rule.get(name, "")) in getattr(row, name).lower()
+                 for name in ("engine", "hardware", "model", "weights"))
+        limits = (isinstance(printed := getattr(row, name), int | float) and holds(printed, limit)
+                  for key, holds in _LIMITS.items() for name, limit in rule.get(key, {}).items())
+        if all(words) and all(limits):
+            return float(rule["steps"])
+    return 0.0
 
 
 def length_of(value: float | str | None, what: str = "length") -> float | None:
@@ -285,5 +307,5 @@ def length_of(value: float | str | None, what: str = "length") -> float | None:
 
 
 __all__ = ["PROFILE", "UnknownError", "devices_of", "engine_known", "engine_of", "formats_of",
-           "hardware_of", "host_of", "is_cpu", "kv_format_of", "length_of", "model_of",
-           "protocol_of", "rules"]
+           "hardware_of", "held_steps", "host_of", "is_cpu", "kv_format_of", "length_of",
+           "model_of", "protocol_of", "rules"]

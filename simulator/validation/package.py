@@ -18,7 +18,7 @@ from dataclasses import replace
 from simulator.errors import InputError
 from simulator.validation.cases import Case, case_of, cases_of
 from simulator.validation.measurements import Row, read_rows, write_rows
-from simulator.validation.names import hardware_of, model_of
+from simulator.validation.names import hardware_of, model_of, protocol_of
 from simulator.validation.predict import predict
 from simulator.validation.report import columns_of
 from simulator.validation.run import PACKAGED
@@ -38,7 +38,7 @@ _ORIGIN = re.compile(r"^id=|^rev |^fa=|\.(csv|md|html|py)\b|README|latency_s=|L\
 def conditions(notes: str) -> str:
     """What of a note conditions the figure, in whole parts of at most NOTES characters."""
     parts = [p.strip() for p in notes.split(";") if p.strip()]
-    deciding = [p for p in parts if _DECIDE.search(p)]
+    deciding = [p for p in parts if _DECIDE.search(p) or protocol_of(p)[0] is not None]
     others = [p for p in parts if p not in deciding and not _ORIGIN.search(p)]
     found = ""
     for part in dict.fromkeys([*deciding, *others]):
@@ -88,8 +88,7 @@ def _shortened(case: Case) -> Row:
     """The row with its note cut; refused where that would change what is predicted."""
     row = replace(case.row, notes=conditions(case.row.notes))
     again = case_of(case.index, row)
-    if (again.setup, again.phase, again.figure, again.batch) != (
-            case.setup, case.phase, case.figure, case.batch):
+    if replace(again, row=case.row, assumed=case.assumed) != case:
         raise InputError(f"row {row.id}: its note can't be cut without changing the prediction")
     return row
 

@@ -33,7 +33,7 @@ from simulator.validation.predict import (
     workloads,
 )
 
-SCALES = ("compute_scale", "memory_scale", "launch_scale")
+SCALES = ("compute_scale", "memory_scale", "launch_scale", "prefill_launch_scale")
 
 
 @dataclass
@@ -114,11 +114,12 @@ class Parts:
     full: Array
     value: Array
 
-    def terms(self, factors: tuple[Array, Array, Array, Array], at_few_rows: Array,
+    def terms(self, factors: tuple[Array, Array, Array, Array], in_decode: tuple[Array, Array],
               host: tuple[Array, Array]) -> Terms:
-        """Times with a factor on each part; `at_few_rows` on the arithmetic of decode."""
+        """Times with a factor on each part of prefill; `in_decode` on arithmetic and launches."""
         host = host[0] / self.host, host[1] / self.host
-        step = self.step.time((at_few_rows, *factors[1:]), host, self.hidden)
+        at_few_rows, launches = in_decode
+        step = self.step.time((at_few_rows, factors[1], launches, factors[3]), host, self.hidden)
         whole, one, shared = (p.time(factors, host, self.hidden)
                               for p in (self.whole, self.one, self.shared))
         return Terms(step, whole, one, shared, self.flight, self.users, self.replicas, self.prompt,
@@ -167,7 +168,7 @@ def _of_setup(plain: Deployment, mine: Sequence[Case], scales: Mapping[str, floa
         "one": _parts(first, n, slice(n, 2 * n), 1.0, chunks, ones),
         "shared": _parts(first, n, slice(2 * n, 3 * n), side, chunks / side, side),
         "flight": flight, "users": users, "prompt": prompt, "output": output,
-        "replicas": ones * d.parallelism.dp, "balance": ones * balance_steps(d),
+        "replicas": ones * d.parallelism.dp, "balance": balance_steps(d, mine),
         "layers": ones * d.host_layers, "host": ones * host_speed(d.hardware),
         "hidden": np.full(n, plain.engine.async_host),
         "figure": np.array([c.figure for c in mine]), "rounds": rounds_of(mine),

@@ -34,7 +34,8 @@ class Terms:
     one       prefill of one prompt alone
     shared    prefill of one prompt, as its share of a pass with others
     flight    sequences in flight; users: sequences asked for; replicas that share them
-    balance   decode steps that ranks which attend apart wait for each other's requests
+    balance   decode steps that ranks which attend apart wait for each other's requests, and that
+              the server was told to hold requests back
     """
 
     step: Array
@@ -111,10 +112,13 @@ def rounds_of(cases: Sequence[Case]) -> Array:
     return np.array([np.nan if c.rounds is None else c.rounds for c in cases])
 
 
-def balance_steps(d: Deployment) -> float:
-    """Decode steps that a request waits until all ranks that share experts have one."""
+def balance_steps(d: Deployment, cases: Sequence[Case]) -> Array:
+    """Decode steps that requests wait until all ranks that share experts have one, and those that
+    the server was told to wait.
+    """
     p = d.parallelism
-    return d.engine.balance_steps if p.dp > 1 and p.ep > 1 else 0.0
+    ranks = d.engine.balance_steps if p.dp > 1 and p.ep > 1 else 0.0
+    return np.array([ranks + c.held for c in cases])
 
 
 def terms_of(d: Deployment, cases: Sequence[Case]) -> tuple[Terms, Terms]:
@@ -129,7 +133,7 @@ def terms_of(d: Deployment, cases: Sequence[Case]) -> tuple[Terms, Terms]:
         first, step = (np.broadcast_to(np.asarray(x, float), (3 * n,)) for x in (first, step))
         return Terms(step[:n], first[:n], first[n:2 * n], first[2 * n:] / side, flight, users,
                      np.full(n, float(d.parallelism.dp)), prompt, output,
-                     np.full(n, balance_steps(d)))
+                     balance_steps(d, cases))
 
     return (terms(e.prefill.time.expected, e.decode.time.expected),
             terms(e.prefill.time.ceiling, e.decode.time.ceiling))

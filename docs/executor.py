@@ -40,9 +40,10 @@ What decides on a CPU:
 - **Fixed times.** In eager torch each layer costs some hundred microseconds of Python and dispatch,
   which decides for models below about 50 million parameters.
 
-The executor runs every model of the catalogue and every model file: grouped-query, windowed, chunked
-and latent attention (MLA, with its index), sinks and output gates, Mamba, Mamba-2, the gated delta
-rule and short convolutions, gated and plain MLPs, routed and shared experts, RMS and LayerNorm.
+The executor runs every model of the catalogue and every model file: grouped-query, windowed,
+chunked and latent attention (MLA, with its index), sinks and output gates, Mamba, Mamba-2, the
+gated delta rule and short convolutions, gated and plain MLPs, routed and shared experts, RMS and
+LayerNorm.
 `tests/test_executor_families.py` holds its logits and greedy tokens against those of `transformers`
 with the same weights, family by family. Where a model has no room, `--layers` and `--scale` cut it;
 kinds of layers keep their shares.
@@ -52,8 +53,8 @@ and change nothing, a cross-attention layer without an image sees a token's own 
 of one kind stand together. Mamba's scan goes token by token in Python and calibration doesn't time
 it: prefill of such a model takes up to twice the prediction. Recurrences are timed as Mamba-2's.
 
-A machine that does something else meanwhile can't be calibrated: `calibrate` then says so, `measure`
-marks its rows as quality C.
+A machine that does something else meanwhile can't be calibrated: `calibrate` then says so, and
+`measure` marks its rows as quality C.
 
 Weights in a format that was not timed, such as int4 for llama.cpp, are taken to stream as fast as
 those that were: what expanding them costs isn't known.

@@ -48,7 +48,7 @@ def test_parts_at_the_packaged_constants_are_the_prediction() -> None:
     host = np.array([engines[e].host_time + n * engines[e].layer_time
                      for e, n in zip(parts.engine, parts.layers, strict=True)])
     each = np.array([engines[e].sequence_time for e in parts.engine])
-    terms = parts.terms((1.0, 1.0, 1.0, 1.0), (1.0, 1.0), (host, each))
+    terms = parts.terms((1.0, 1.0, 1.0, 1.0), 1.0, (host, each))
     assert figures(terms, BARE, parts.figure, parts.full) == pytest.approx(
         predict(cases).expected, rel=1e-6)
 

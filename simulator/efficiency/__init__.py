@@ -145,8 +145,8 @@ class Efficiency:
         if engine.dequantises and format.endswith("-weight"):
             # Read, written out at two bytes a value, and read again by the product.
             memory *= 1.0 + 4.0 / kernel_format(format).weight
-        launch = 0.0 if h.layer_overhead is not None else 1.0 if spec else (
-            engine.launch_scale * (engine.prefill_launch_scale if phase == "prefill" else 1.0))
+        launch = 0.0 if h.layer_overhead is not None else 1.0 if spec else engine.launch_scale
+        eager = engine.prefill_launch_scale if phase == "prefill" and not spec else 1.0
         own_e, own_h = h.compute_efficiency, h.bandwidth_efficiency
         if engine.vector_products and format.endswith("-weight"):
             base = msgspec.structs.replace(base, e=COMPUTE_CAP * h.vector_peak / h.peak("fp16")[0]
@@ -155,7 +155,8 @@ class Efficiency:
             base,
             e=smaller((base.e if own_e is None else own_e) / compute, COMPUTE_CAP),
             h=smaller((base.h if own_h is None else own_h) / memory, BANDWIDTH_CAP),
-            t0=base.t0 * launch, tw=base.tw * launch, tau=base.tau * launch, te=base.te * launch)
+            t0=base.t0 * launch * eager, tw=base.tw * launch, tau=base.tau * launch,
+            te=base.te * launch)
 
     def _fused_floor(self) -> Array:
         """Floor of a product with packed or quantised values: that of 16 bits, and of a pass over

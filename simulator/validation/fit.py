@@ -127,13 +127,13 @@ class _Problem:
     def predicted(self, x: Array) -> Array:
         p, moved = self.parts, x - self.at
         host = self.row(x, "host_time") + p.layers * self.row(x, "layer_time")
-        level, launches = self.level(moved, "compute"), self.row(moved, "launch_scale")
-        factors = (self.row(moved, "compute_scale") * level,
+        factors = (self.row(moved, "compute_scale") * self.level(moved, "compute"),
                    self.row(moved, "memory_scale") * self.level(moved, "memory"),
-                   launches * self.row(moved, "prefill_launch_scale"), self.row(moved, "link"))
+                   self.row(moved, "launch_scale"), self.row(moved, "link"))
         serving = Serving(*(self.row(x, name) for name in (
             "request_time", "queue_steps", "burst", "interference", "fill"))).in_rounds(p.rounds)
-        terms = p.terms(factors, (level, launches), (host, self.row(x, "sequence_time")))
+        terms = p.terms(factors, self.level(moved, "compute"), (host, self.row(x, "sequence_time")),
+                        self.row(moved, "prefill_launch_scale"))
         return figures(terms, serving, p.figure, p.full)
 
     def residuals(self, x: Array) -> Array:

@@ -63,6 +63,7 @@ class Pass:
     """Parts of one pass [s]: arithmetic, memory, launches, collectives; the ceiling; its passes.
 
     least   (arithmetic, memory) at the caps of both, below which no factor brings them
+    floors  what of the launches is floors that the host makes longer in eager prefill
     """
 
     least: Any
@@ -73,11 +74,13 @@ class Pass:
     ceiling: Array
     passes: Array
     sequences: Array
+    floors: Array
 
     def time(self, factors: tuple[Array, Array, Array, Array], host: tuple[Array, Array],
-             hidden: Array) -> Array:
+             hidden: Array, eager: Array = 1.0) -> Array:
         """Each part by its factor, and host time, added or hidden behind the kernels."""
-        parts = (self.compute, self.memory, self.launches, self.network)
+        launches = self.launches + (eager - 1.0) * self.floors
+        parts = (self.compute, self.memory, launches, self.network)
         scaled = [f * p for f, p in zip(factors, parts, strict=True)]
         device = (np.maximum(scaled[0], self.least[0]) + np.maximum(scaled[1], self.least[1])
                   + scaled[2] + scaled[3])
@@ -114,13 +117,14 @@ class Parts:
     full: Array
     value: Array
 
-    def terms(self, factors: tuple[Array, Array, Array, Array], in_decode: tuple[Array, Array],
-              host: tuple[Array, Array]) -> Terms:
-        """Times with a factor on each part of prefill; `in_decode` on arithmetic and launches."""
+    def terms(self, factors: tuple[Array, Array, Array, Array], at_few_rows: Array,
+              host: tuple[Array, Array], eager: Array = 1.0) -> Terms:
+        """Times with a factor on each part; `at_few_rows` on the arithmetic of decode, `eager` on
+        the floors of prefill.
+        """
         host = host[0] / self.host, host[1] / self.host
-        at_few_rows, launches = in_decode
-        step = self.step.time((at_few_rows, factors[1], launches, factors[3]), host, self.hidden)
-        whole, one, shared = (p.time(factors, host, self.hidden)
+        step = self.step.time((at_few_rows, *factors[1:]), host, self.hidden)
+        whole, one, shared = (p.time(factors, host, self.hidden, eager)
                               for p in (self.whole, self.one, self.shared))
         return Terms(step, whole, one, shared, self.flight, self.users, self.replicas, self.prompt,
                      self.output, self.balance)
@@ -132,8 +136,9 @@ class Parts:
                      0.0 * self.balance)
 
 
-def _parts(p: PassTime, n: int, places: slice, by: Array, passes: Array, sequences: Array
-           ) -> Pass:
+def _parts(p: PassTime, n: int, places: slice, by: Array, passes: Array, sequences: Array,
+           doubled: PassTime | None = None) -> Pass:
+    """`doubled`: the same pass with floors twice as long."""
     def take(x: Array) -> Array:
         return np.broadcast_to(np.asarray(x, float), (3 * n,))[places] / by
 
@@ -142,7 +147,8 @@ def _parts(p: PassTime, n: int, places: slice, by: Array, passes: Array, sequenc
              np.minimum(take(p.memory), (take(p.ceiling) - bound) / BANDWIDTH_CAP))
     return Pass(np.array(least), take(p.compute), take(p.memory),
                 take(p.overhead - p.host), take(p.network), take(p.ceiling), passes,
-                passes * sequences)
+                passes * sequences,
+                take(0.0 if doubled is None else doubled.overhead - p.overhead))
 
 
 def _names(hardware: Hardware) -> dict[str, str]:
@@ -158,15 +164,19 @@ def _of_setup(plain: Deployment, mine: Sequence[Case], scales: Mapping[str, floa
     flight, users = batches(plain, users, prompt, output)
     batch, side = workloads(plain, flight, prompt)
     n = len(mine)
-    e = estimate(d, Workload(batch, np.tile(prompt, 3), np.tile(output + (output <= 1), 3)))
-    first, ones = e.prefill.detail, np.ones(n)
+    w = Workload(batch, np.tile(prompt, 3), np.tile(output + (output <= 1), 3))
+    e = estimate(d, w)
+    first, ones, twice = e.prefill.detail, np.ones(n), None
+    if plain.engine.prefill_launch_scale != 1.0:
+        twice = estimate(d.replace(engine=d.engine.replace(
+            prefill_launch_scale=2.0 * d.engine.prefill_launch_scale)), w).prefill.detail
     chunks = ones if d.prefill_chunk is None else np.ceil(prompt / d.prefill_chunk)
     names = {key: np.array([value] * n) for key, value in _names(d.hardware).items()}
     return {
         "step": _parts(e.decode.detail, n, slice(0, n), 1.0, ones, flight),
-        "whole": _parts(first, n, slice(0, n), 1.0, chunks, flight),
-        "one": _parts(first, n, slice(n, 2 * n), 1.0, chunks, ones),
-        "shared": _parts(first, n, slice(2 * n, 3 * n), side, chunks / side, side),
+        "whole": _parts(first, n, slice(0, n), 1.0, chunks, flight, twice),
+        "one": _parts(first, n, slice(n, 2 * n), 1.0, chunks, ones, twice),
+        "shared": _parts(first, n, slice(2 * n, 3 * n), side, chunks / side, side, twice),
         "flight": flight, "users": users, "prompt": prompt, "output": output,
         "replicas": ones * d.parallelism.dp, "balance": balance_steps(d, mine),
         "layers": ones * d.host_layers, "host": ones * host_speed(d.hardware),
@@ -199,7 +209,8 @@ def _in_order(columns: dict[str, list[Any]], at: Array) -> Parts:
         if isinstance(values[0], Pass):
             joined[name] = Pass(*(np.concatenate([getattr(v, f) for v in values], axis=-1)[..., at]
                                   for f in ("least", "compute", "memory", "launches", "network",
-                                            "ceiling", "passes", "sequences")))
+                                            "ceiling", "passes", "sequences",
+                                            "floors")))
         else:
             joined[name] = np.concatenate(values)[at]
     return Parts(**joined)

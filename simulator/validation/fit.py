@@ -37,6 +37,10 @@ ENGINE_PRIORS: dict[str, tuple[float, float]] = {
 SERVER_REQUEST_TIME = 20e-3
 # Engines whose host launches every kernel, or every step of an unfused layer: its time a layer.
 EAGER_LAYER_TIME = 400e-6
+# Spreads for an engine whose prefill alone is eager: its decode is CUDA graphs of the kernels that
+# others launch too and waits for no host, and its server answers as others do. What its TTFT has
+# beyond that is of prefill and of the queue.
+OF_GRAPHS = {"launch_scale": 0.05, "layer_time": 0.3, "host_time": 0.5, "request_time": 0.3}
 # Spread of the logarithm of a level: of a class of memory and of a vendor's class, of an
 # architecture and of a device among its like. The kernels of NVIDIA's HBM parts were timed one by
 # one, so theirs is near one.
@@ -96,9 +100,11 @@ class _Problem:
             if name == "request_time":
                 centres = np.where([e.continuous for e in profiles], SERVER_REQUEST_TIME, centres)
             spreads = np.full(len(profiles), spread)
+            eager = np.array([e.prefill_launch_scale != 1.0 for e in profiles])
             if name == "prefill_launch_scale":    # of the engines that say so alone
-                eager = np.array([e.prefill_launch_scale != 1.0 for e in profiles])
                 centres, spreads = np.where(eager, centres, 1.0), np.where(eager, spreads, 1e-6)
+            if name in OF_GRAPHS:    # the rest of such an engine is graphs of common kernels
+                spreads = np.where(eager, OF_GRAPHS[name], spreads)
             found.append((name, kind, np.log(centres), spreads))
         for part, kinds in LEVEL_SPREADS.items():
             for kind, spread in kinds.items():

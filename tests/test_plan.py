@@ -189,8 +189,9 @@ def test_a_rate_that_the_simulation_refutes_is_not_bought_by_formula() -> None:
         # What the machine that is there misses is said; not only that it is too few of the nearest.
         assert re.search(r"needs [34] devices, 2 are there; (1 x 2|2 x 1), all that are there, "
                          r"(carry [\d.]+/s within the targets: at 12.0/s TPOT p99 would be "
-                         r"[6-9]\d\.\d ms, above the target of 60.0 ms|would not keep up: 1[1-4]\d% "
-                         r"of the (8|9|10)\.\d+/s at which the queue has no end), by formula", limit)
+                         r"[6-9]\d\.\d ms, above the target of 60.0 ms|would not keep up: "
+                         r"1[1-4]\d% of the (8|9|10)\.\d+/s at which the queue has no end), by "
+                         "formula", limit)
 
 
 def test_what_breaks_first_is_the_largest_rate_at_any_rate_asked_for() -> None:

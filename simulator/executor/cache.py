@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from simulator.kv_cache import mixer_convolution
 from simulator.specs.model import (
     Attention,
     GatedDelta,
@@ -84,8 +85,9 @@ def layer_cache(mixer: Mixer | None, hidden: int, batch: int, tokens: int, dtype
     def kept(*sizes: tuple[int, int]) -> TokenCache:
         return TokenCache(sizes, batch, tokens, dtype, device)
 
-    def state(channels: int, conv: int, *size: int) -> State:
-        return State((channels, conv - 1), size or None, batch, dtype, device)
+    def state(*size: int) -> State:
+        channels, _, before = mixer_convolution(mixer, hidden)
+        return State((int(channels), before), size or None, batch, dtype, device)
 
     if isinstance(mixer, Attention):
         if mixer.shares_kv or mixer.cross:
@@ -95,15 +97,12 @@ def layer_cache(mixer: Mixer | None, hidden: int, batch: int, tokens: int, dtype
         index = [] if mixer.indexer is None else [(1, mixer.indexer.head_dim)]
         return kept((1, mixer.kv_rank + mixer.rope_dim), *index)
     if isinstance(mixer, Mamba):
-        return state(mixer.inner, mixer.conv, mixer.inner, mixer.state)
+        return state(mixer.inner, mixer.state)
     if isinstance(mixer, Mamba2):
-        inner = mixer.heads * mixer.head_dim
-        return state(inner + 2 * mixer.groups * mixer.state, mixer.conv,
-                     mixer.heads, mixer.state, mixer.head_dim)
+        return state(mixer.heads, mixer.state, mixer.head_dim)
     if isinstance(mixer, GatedDelta):
-        return state(2 * mixer.key_heads * mixer.key_dim + mixer.value_heads * mixer.value_dim,
-                     mixer.conv, mixer.value_heads, mixer.key_dim, mixer.value_dim)
-    return state(hidden, mixer.conv) if isinstance(mixer, ShortConv) else None
+        return state(mixer.value_heads, mixer.key_dim, mixer.value_dim)
+    return state() if isinstance(mixer, ShortConv) else None
 
 
 class Cache:

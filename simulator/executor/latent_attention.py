@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from simulator.executor.attention import CoreAttention, rotate
+from simulator.executor.attention import CoreAttention, rotate, rotated_width
 from simulator.executor.cache import Step, TokenCache
 from simulator.executor.modules import Linear, Norm, Numerics, Timed, linear
 from simulator.specs.model import Indexer, Mla
@@ -86,7 +86,7 @@ class LatentAttention(nn.Module):
         super().__init__()
         self.spec, s, eps = spec, spec, numerics.norm_eps
         self.latent = s.kv_rank + s.rope_dim
-        self.turned = s.rope_dim // 2 * 2
+        self.turned = rotated_width(s.rope_dim)
         queries = s.heads * (s.nope_dim + s.rope_dim)
         if s.q_rank is None:
             self.q = Linear(hidden, queries)

@@ -296,13 +296,16 @@ class StepSurface:
         jumps = corners.min(axis=0) != corners.max(axis=0)
         return Grid(new.tolist(), cached.tolist(), base, each, jumps.tolist())
 
-    def attention_of(self, prompts: list[tuple[int, int]]) -> float:
-        """Attention of all prompts of a pass: what they have together, and what each adds [s]."""
+    def attention_of(self, prompts: list[tuple[int, int]], share: float = 1.0) -> float:
+        """Attention of all prompts of a pass, or of a share of them [s].
+
+        What they have together, and what each adds.
+        """
         if len(prompts) == 1:
             base, each = self.attention_time(*prompts[0])
-            return base + each
+            return base + share * each
         parts = [self.attention_time(*p) for p in prompts]
-        return sum([each for _, each in parts]) + max([base for base, _ in parts])
+        return share * sum([each for _, each in parts]) + max([base for base, _ in parts])
 
     def mixed(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
         """A step of B decoding sequences with (new, cached) tokens of some prompts [s]."""
@@ -350,8 +353,7 @@ class StepSurface:
         fullest = -(-k // dp)
         tokens = sum(new for new, _ in prompts)
         mine = math.ceil(tokens * fullest / k)
-        bases, each = zip(*(self.attention_time(*p) for p in prompts), strict=True)
-        attention: float = fullest / k * sum(each) + max(bases)
+        attention = self.attention_of(prompts, fullest / k)
         kernels = self.tokens_time(b + mine, b + fullest)
         if self._alone is not None:
             busy = max((B + tokens) / (b + mine), 1.0)
@@ -376,8 +378,7 @@ class StepSurface:
         share = k / len(prompts)
         parts = min(k, MICRO_BATCHES_PER_STAGE * self._pp)
         tokens = share * sum(new for new, _ in prompts) / parts
-        bases, each = zip(*(self.attention_time(*p) for p in prompts), strict=True)
-        attention: float = share * sum(each) / parts + max(bases)
+        attention = self.attention_of(prompts, share / parts)
         kernels = self.tokens_time(math.ceil(tokens), max(k // parts, 1)) + attention
         one = kernels + self._host + self._host_each * k / parts
         whole = self._scale["prefill"] * one * float(fill_and_drain(parts, self._stage))

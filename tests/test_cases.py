@@ -78,6 +78,52 @@ def test_a_metric_without_a_prediction() -> None:
     assert "at a rate of their own" in refused(rate="2 req/s Poisson")
     assert "n_devices says 4" in refused(hardware="8x H100", n_devices=4)
     assert refused(metric="mood") == "metric without a prediction: mood"
+    assert rough_phase(replace(ROW, metric="mood")) == "other"
+
+
+@pytest.mark.parametrize("metric", ["tpot_ms", "ttft_ms", "prefill_ms", "decode_tok_s_per_user"])
+def test_percentiles_are_no_means(metric: str) -> None:
+    assert refused(metric=metric, notes="as printed; p99") == (
+        "a percentile (p99), predictions are means")
+    assert case(metric=metric, notes="median; p99 = 210 ms").row.metric == metric
+
+
+def test_a_percentile_of_another_figure() -> None:
+    """A limit on the tail conditions a throughput; a metric may be a percentile by its name."""
+    assert case(metric="req_s", notes="p99").phase == "static_throughput"
+    assert refused(metric="ttft_p95_ms") == "a percentile (p95), predictions are means"
+    assert refused(metric="ttft_p50_ms") == "metric without a prediction: ttft_p50_ms"
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"batch": 1e9}, "1,000,000,000 sequences at once are more than 65,536 a device"),
+    ({"input": 1e9}, "1,000,000,256 tokens are more than 32 times the 131,072 positions"),
+    ({"output": 1e9}, "1,000,001,024 tokens are more than 32 times"),
+    ({"input": 4e6}, "the cache of one sequence of 4,000,256 tokens exceeds the memory"),
+    ({"n_devices": 10**6}, "n_devices 1,000,000: between 1 and 10,000"),
+    ({"tp": 10**6}, "tp 1,000,000: between 1 and 10,000"),
+    ({"pp": 10**6}, "pp 1,000,000: between 1 and 10,000"),
+    ({"tp": 0}, "tp 0: between 1 and 10,000"),
+    ({"pp": 0}, "pp 0: between 1 and 10,000"),
+    ({"batch": 0.0}, "batch or concurrency below 1"),
+    ({"input": 0.0, "metric": "ttft_ms"}, "a prompt of 0 tokens"),
+    ({"input": 0.5}, "a prompt of 0.5 tokens"),
+    ({"output": 0.0}, "an output of 0 tokens"),
+    ({"output": 0.0, "metric": "req_s"}, "an output of 0 tokens"),
+])
+def test_what_nobody_can_have_measured(changes: dict[str, Any], reason: str) -> None:
+    """Reported, never predicted; a prompt alone has no output, a decode alone no prompt."""
+    cases, missing = cases_of([replace(ROW, **changes)])
+    assert not cases
+    assert reason in missing[0]
+
+
+def test_long_contexts_that_fit_are_predicted() -> None:
+    """Rotations scaled beyond the positions of the model, and what stands at the other edge."""
+    assert cases_of([replace(ROW, input=400_000.0)])[1] == {}
+    assert cases_of([replace(ROW, batch=65_536.0)])[1] == {}
+    assert case(metric="prefill_ms", output=0.0).phase == "prefill"
+    assert case(input=0.0).phase == "tpot"
 
 
 @pytest.mark.parametrize(("changes", "degrees"), [

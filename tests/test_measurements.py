@@ -57,6 +57,14 @@ def test_words_stand_where_a_length_should(tmp_path: Path) -> None:
     assert row.input == "ShareGPT"
 
 
+def test_digits_of_other_forms_are_words(tmp_path: Path) -> None:
+    """What Python alone reads as a number is none; the row is then not covered."""
+    (row,) = read_rows(written(tmp_path / "m.csv", {"input_len": "1_024",
+                                                    "output_len": "\uff11\uff12"}))
+    assert (row.input, row.output) == ("1_024", "\uff11\uff12")
+    assert cases_of([row])[1] == {0: "length is not a number: 1_024"}
+
+
 def test_bom_crlf_quotes_and_order(tmp_path: Path) -> None:
     """As Excel writes it: a byte-order mark, CRLF, cells in quotes, columns in another order."""
     path = tmp_path / "m.csv"
@@ -123,8 +131,12 @@ def test_no_file(tmp_path: Path) -> None:
     ("value", "-3", "must be above 0"),
     ("value", "nan", "not finite"),
     ("value", "inf", "not finite"),
-    ("value", "1e300", "between 1e-09 and 1e+15"),
-    ("value", "1e-300", "between 1e-09 and 1e+15"),
+    ("value", "1e300", "between 1e-06 and 1e+08"),
+    ("value", "1e-300", "between 1e-06 and 1e+08"),
+    ("value", "1e9", "between 1e-06 and 1e+08"),       # ms: eleven days a token
+    ("value", "1_000", "'1_000' is not a number"),
+    ("value", "\uff11\uff12", "is not a number"),
+    ("tp", "\uff12", "is not a number"),
     ("value", "fast", "'fast' is not a number"),
     ("value", "", "empty"),
     ("hardware", "", "empty"),

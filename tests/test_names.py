@@ -34,6 +34,16 @@ from simulator.validation.names import UnknownError
     ("M4 Max (40 core)", "apple-m4-max"),
     ("MacBook Pro M4 Max 128GB 40-core GPU", "apple-m4-max"),
     ("M2 Max 30-core GPU 64GB", "apple-m2-max-30core"),
+    ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb"),
+    ("NVIDIA A100-SXM4-40GB", "a100-sxm4-40gb"),
+    ("RTX4090", "rtx-4090-24gb"),
+    ("Jetson Orin AGX 64GB", "jetson-agx-orin-64gb"),
+    ("H100 (8 GPUs)", "h100-sxm5-80gb"),
+    ("8 GPUs H100", "h100-sxm5-80gb"),
+    ("8-GPU H200", "h200-sxm-141gb"),
+    ("L40S (x4)", "l40s"),
+    ("p4de.24xlarge", "a100-sxm4-80gb"),
+    ("inf2.48xlarge", "inferentia2"),
 ])
 def test_devices(printed: str, name: str) -> None:
     assert names.hardware_of(printed).name == name
@@ -75,10 +85,30 @@ def test_unknown_devices(printed: str) -> None:
     ("LLaMA 7B v2", "llama-2-7b", ""),
     ("llama 8B Q4_K - Medium", "llama-3.1-8b", "q4_k - medium"),
     ("Llama-2-7B (W2)", "llama-2-7b", ""),
+    ("TheBloke/Llama-2-13B-GPTQ", "llama-2-13b", "gptq"),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", ""),
+    ("llama 13B mostly Q4_0", "llama-13b", "mostly q4_0"),
+    ("Meta-Llama-3-8B-Instruct-exl2-4.0bpw", "llama-3-8b", "4.0bpw"),
+    ("Phi3 3.8B", "phi-3.5-mini", ""),
+    ("Gemma3n 2B", "gemma-3n-e2b", ""),
+    ("nvidia/Llama-3_1-Nemotron-70B", "llama-3.1-70b", ""),
 ])
 def test_models(printed: str, name: str, ending: str) -> None:
     model, written = names.model_of(printed)
     assert (model.name, written) == (name, ending)
+
+
+def test_a_hint_is_of_the_same_family_and_size() -> None:
+    """A name that only looks like another is no hint."""
+    def said(printed: str) -> str:
+        with pytest.raises(UnknownError) as error:
+            names.model_of(printed)
+        return str(error.value)
+
+    assert said("StarCoder2-15B").endswith("(did you mean 'starcoder-15b'?)")
+    for printed in ("OPT-66B", "RWKV7 1.5B", "ibm-granite/granite-3.1-8b-instruct",
+                    "DeepSeekOCR 3B(A570M)", "Hermes 2 Pro", "Codestral-22B"):
+        assert said(printed) == f"model not in the catalogue: {printed}"
 
 
 @pytest.mark.parametrize("printed", ["Llama-9-8B", "RWKV7 1.5B", "Llama-3.1", "gpt-oss", "x"])
@@ -130,6 +160,21 @@ def test_unknown_models(printed: str) -> None:
     ("ROCm vLLM", "0.6.4", "", "mi300x", "vllm-0.6"),
     ("Triton + TensorRT-LLM", "", "2025-06", "h100", "tensorrt-llm"),
     ("NIM", "", "2025-06", "h100", "tensorrt-llm"),
+    ("TensorRT LLM", "", "2025-06", "h100", "tensorrt-llm"),
+    ("trt_llm", "0.9", "", "h100", "tensorrt-llm-static"),
+    ("TensorRT-LLM v0.14", "", "2025-06", "h100", "tensorrt-llm-0.14"),
+    ("vLLM (V0)", "", "2025-06", "h100", "vllm-0.6"),
+    ("vllm-v1", "", "2024-06", "h100", "vllm"),
+    ("vLLM v0.11.0", "", "", "h100", "vllm"),
+    ("vLLM v0.6.3", "", "", "h100", "vllm-0.6"),
+    ("SGL", "", "2025", "h100", "sglang"),
+    ("llama cpp", "", "2025-06", "rtx-4090", "llama.cpp"),
+    ("llama-server", "", "2025-06", "mi300x", "llama.cpp-hip"),
+    ("Jan.ai", "", "2025-06", "rtx-4090", "llama.cpp"),
+    ("exl2", "", "2025-06", "rtx-4090", "exllamav2"),
+    ("HF", "", "2025", "h100", "transformers"),
+    ("Hugging Face Transformers 4.46", "", "", "h100", "transformers"),
+    ("PyTorch eager", "", "2025", "h100", "transformers"),
     ("Hugging Face transformers", "", "2025", "h100", "transformers"),
 ])
 def test_engines(engine: str, version: str, date: str, device: str, profile: str) -> None:
@@ -221,6 +266,18 @@ def test_devices_counted_in_a_name(printed: str, stated: int | None, count: int 
 def test_a_name_that_counts_otherwise() -> None:
     with pytest.raises(UnknownError, match="2x RTX 3090, and n_devices says 4"):
         names.devices_of("2x RTX 3090", 4)
+
+
+def test_a_row_may_use_some_devices_of_a_rented_machine() -> None:
+    """p5.48xlarge: eight H100."""
+    assert [names.devices_of("p5.48xlarge", n) for n in (None, 8, 2)] == [8, 8, 2]
+    with pytest.raises(UnknownError, match="n_devices says 16"):
+        names.devices_of("p5.48xlarge", 16)
+
+
+def test_every_rented_machine_is_of_a_device() -> None:
+    for machine in names.rules()["machines"]:
+        assert names.hardware_of(machine).name in names.rules()["machines"][machine]
 
 
 def test_kv_formats() -> None:

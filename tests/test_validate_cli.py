@@ -127,7 +127,7 @@ def test_the_worst(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ({"metric": "ttft_ms", "batch_or_concurrency": "4"}, "how the requests arrive"),
     ({"metric": "decode_tok_s_per_user", "batch_or_concurrency": "1", "input_len": "",
       "output_len": ""}, "128 + 128 assumed"),
-    ({"value": "0.001"}, "beats the ceiling"),
+    ({"value": "1"}, "beats the ceiling"),
     ({}, ""),
 ])
 def test_reasons(changes: dict[str, str], fact: str, tmp_path: Path) -> None:
@@ -191,6 +191,31 @@ def test_chart(theme: str, tiny: Path, tmp_path: Path,
     assert (code, err) == (0, "")
     assert loads(out)["chart"] == str(target)
     assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_impossible_rows_are_not_scored(tmp_path: Path,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a metric that isn't known, a pool without room, another unit: reasons, no prediction."""
+    path = tmp_path / "m.csv"
+    write_rows(path, [dict(BASE) | row for row in (
+        {"metric": "mood", "value": "7"},
+        {"metric": "kv_tokens_capacity", "value": "7", "batch_or_concurrency": "60000",
+         "hardware": "NVIDIA L40S"},
+        {"metric": "decode_tok_s_per_user", "value": "1e7"},
+        {"metric": "tpot_ms", "value": "0.001"},
+        {"metric": "tpot_ms", "value": "9000"})])
+    code, out, err = call(capsys, str(path), "--json")
+    assert (code, err) == (0, "")
+    value = loads(out)
+    assert value["not_covered"] == {
+        "metric without a prediction: mood": 1,
+        "no room for a KV cache by this count of memory": 1,
+        "better than physics allows by more than 30 times: another unit?": 2}
+    lines = {p["name"]: (p["n"], p["covered"]) for p in value["phases"]}
+    assert (lines["other"], lines["memory"], lines["static_throughput"]) == ((1, 0), (1, 0), (0, 0))
+    assert lines["batch1_decode"] == (3, 1)
+    _, out, _ = call(capsys, str(path))
+    assert "other metrics" in out
 
 
 def test_nothing_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 Phases: batch-1 decode on one device; prefill of one pass; static batches; the largest throughput,
 where memory sets the batch; TPOT and TTFT at a fixed concurrency; and, outside the pinned six,
-short prefills and memory.
+short prefills, memory, and metrics that are none of these.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ from simulator.specs.model import Attention, Mla, Model
 from simulator.validation import names
 from simulator.validation.measurements import METRICS, SIZES, Row
 from simulator.validation.names import UnknownError
+from simulator.validation.plausible import (
+    check_cache,
+    check_degrees,
+    check_metric,
+    check_size,
+)
 
 PHASES = ("batch1_decode", "prefill", "static_throughput", "max_throughput", "tpot", "ttft")
-OTHER_PHASES = ("prefill_short", "memory")
+OTHER_PHASES = ("prefill_short", "memory", "other")
 # Prompts below this length measure launches more than arithmetic.
 SHORT_PROMPT = 512
 # Formats that are not a quantisation.
@@ -125,8 +131,7 @@ def pooled(hardware: Hardware, times: float) -> Hardware:
 
 def case_of(index: int, row: Row) -> Case:
     """The case of a row; UnknownError with the reason where it can't be one."""
-    if row.metric not in METRICS:
-        raise UnknownError(f"metric without a prediction: {row.metric}")
+    check_metric(row)
     if any(word in row.engine.lower() for word in SPLIT):
         raise UnknownError("prefill and decode on different workers, whose counts aren't stated")
     if SPECULATION.search(row.notes):
@@ -147,6 +152,7 @@ def case_of(index: int, row: Row) -> Case:
         stated, setup = setup, _attention_apart(setup, batch, max(rows_in, 1.0), max(rows_out, 1.0))
         if setup is not stated:
             assumed = f"{assumed}; {APART}".removeprefix("; ")
+    check_size(row, setup.devices, model, batch, rows_in, rows_out)
     phase, figure = _phase(row, setup, batch, rows_in)
     if batch is None and phase != "max_throughput" and row.metric not in SIZES:
         raise UnknownError("batch or concurrency not stated")
@@ -224,6 +230,8 @@ def _phase(row: Row, setup: Setup, batch: float | None, prompt: float) -> tuple[
 def rough_phase(row: Row) -> str:
     """Phase of a row that may not be mapped: what its metric and its batch tell."""
     metric = row.metric
+    if metric not in METRICS:
+        return "other"
     if metric in SIZES:
         return "memory"
     if metric in ("prefill_ms", "prefill_tok_s"):
@@ -296,11 +304,10 @@ def _activations(formats: dict[str, str], hardware: Hardware) -> str:
 def _degrees(row: Row, model: Model, layers: bool) -> tuple[int, int, int, int, float]:
     """(tp, pp, ep, dp, devices behind a rank)."""
     devices = row.n_devices
+    check_degrees(row)
     pp = max(row.pp or 1, 1)
     if devices is None:
         devices = max(row.tp or 1, 1) * pp
-    if devices < 1:
-        raise UnknownError("no devices")
     if layers:
         return 1, devices, 1, 1, 1.0
     stage = max(devices // pp, 1)
@@ -341,6 +348,7 @@ def cases_of(rows: list[Row]) -> tuple[list[Case], dict[int, str]]:
                 known[case.setup] = _refusal(case.setup)
             if known[case.setup]:
                 raise UnknownError(known[case.setup])
+            check_cache(case.setup.deployment(), case.input + case.output)
         except UnknownError as error:
             missing[index] = str(error)
         else:

@@ -26,8 +26,8 @@ RATES = frozenset({"decode_tok_s_per_user", "decode_tok_s_total", "prefill_tok_s
 TIMES = frozenset({"tpot_ms", "ttft_ms", "prefill_ms"})
 SIZES = frozenset({"kv_tokens_capacity", "weights_gib", "peak_mem_gib"})
 METRICS = RATES | TIMES | SIZES
-# No time, rate or size that anyone measured lies beyond.
-SMALLEST, LARGEST = 1e-9, 1e15
+# No rate, size or time that anyone measured lies beyond: 1e8 ms are a day and more.
+SMALLEST, LARGEST, LONGEST_MS = 1e-6, 1e12, 1e8
 MAX_BYTES = 500_000_000
 
 
@@ -137,9 +137,10 @@ def _row(record: dict[str, str | None], where: str) -> Row:
     value = _number(text("value"), f"{where}: value")
     if not value > 0:
         raise InputError(f"{where}: value: {text('value')} must be above 0")
-    if not SMALLEST <= value <= LARGEST:
+    largest = LONGEST_MS if metric in TIMES else LARGEST
+    if not SMALLEST <= value <= largest:
         raise InputError(f"{where}: value: {text('value')} must lie between {SMALLEST:g} and "
-                         f"{LARGEST:g}")
+                         f"{largest:g}")
     counts = {name: _count(text(name), f"{where}: {name}")
               for name in ("n_devices", "tp", "pp", "ep")}
     return Row(
@@ -154,12 +155,17 @@ def _row(record: dict[str, str | None], where: str) -> Row:
 
 def _number(text: str, where: str) -> float:
     try:
-        value = float(text.replace("_", "?"))    # Python alone reads 1_000 as a number
+        value = _float(text)
     except ValueError:
         raise InputError(f"{where}: {shown(text)} is not a number") from None
     if not math.isfinite(value):
         raise InputError(f"{where}: {text} is not finite")
     return value
+
+
+def _float(text: str) -> float:
+    """A number as files print it; Python alone reads 1_000 and digits of other scripts as one."""
+    return float("?" if "_" in text or not text.isascii() else text)
 
 
 def _count(text: str, where: str) -> int | None:
@@ -176,7 +182,7 @@ def _length(text: str, where: str) -> float | str | None:
     if not text:
         return None
     try:
-        value = float(text)
+        value = _float(text)
     except ValueError:
         return text
     if not math.isfinite(value):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ _CUT = re.compile(r"(?P<name>\S+)(?= layers=| scale=)(?: layers=(?P<layers>\d{1,
                   r"(?: scale=(?P<scale>[0-9.e+-]+))?")
 # A printed memory is the catalogue's within this: of 48 GB some cards leave 45.
 SAME_MEMORY = 0.07
+# Likeness from which a model of another name is worth a hint.
+NEAR = 0.85
 
 
 class UnknownError(InputError):
@@ -53,6 +56,7 @@ def _read(load: Callable[[str], Spec], path: str) -> Spec:
 def _counted(printed: str) -> tuple[str, int | None]:
     """A device's name on its own, and how many of them the printed form counts."""
     text = printed.strip().lower()
+    text = rules()["machines"].get(text, text)
     for pattern in rules()["counts"]:
         match = re.fullmatch(pattern, text)
         if match is not None:
@@ -61,8 +65,14 @@ def _counted(printed: str) -> tuple[str, int | None]:
 
 
 def devices_of(printed: str, stated: int | None) -> int | None:
-    """Devices of a row; UnknownError where its name counts others than its column."""
+    """Devices of a row; UnknownError where its name counts others than its column.
+
+    Of the devices of a rented machine a row may use some.
+    """
     count = _counted(printed)[1]
+    machine = printed.strip().lower() in rules()["machines"]
+    if machine and count is not None and stated is not None and 1 <= stated < count:
+        return stated
     if count is not None and stated is not None and count != stated:
         raise UnknownError(f"{printed}, and n_devices says {stated}")
     return count if stated is None else stated
@@ -143,11 +153,31 @@ def model_of(printed: str) -> tuple[Model, str]:
     if ending is not None:
         written = ending.group(0).lstrip(" .-").removeprefix("ud-")
         names += _shorter(whole[: ending.start()].replace(" ", "-"))[0]
+    # Ollama's tags with a space where their colon is, and versions with an underscore.
+    names += [name.replace("-", ":", 1) for name in shorter]
+    names += _shorter(_UNDERSCORED.sub(".", printed.strip().lower()).replace("_", "-"))[0]
     for candidate in [rules()["models"].get(name, name) for name in names]:
         if find("models", candidate) is not None:
             return load_model(candidate), written
-    raise UnknownError(f"model not in the catalogue: {printed}{suggest('models', name)}"
-                       .split(" (see")[0])
+    raise UnknownError(f"model not in the catalogue: {printed}{_near(shorter)}")
+
+
+_UNDERSCORED = re.compile(r"(?<=-\d)_(?=\d-)")
+_SIZE = re.compile(r"(?<![\d.])(?:\d+x)?\d+(?:\.\d+)?[bm](?![a-z])")
+
+
+def _near(written: Sequence[str]) -> str:
+    """The catalogue's nearest model, where it is of the same family and size; else nothing."""
+    for name in reversed(written):
+        close = re.search(r"'(.+)'", suggest("models", name))
+        if close is None:
+            continue
+        found = _shorter(close[1])[0][-1]
+        family, other = re.split(r"[^a-z]", name)[0], re.split(r"[^a-z]", found)[0]
+        if (_SIZE.findall(found) == _SIZE.findall(name) and family == other
+                and SequenceMatcher(None, name, found).ratio() >= NEAR):
+            return f" (did you mean '{close[1]}'?)"
+    return ""
 
 
 def _cut_model(printed: str, match: re.Match[str] | None) -> Model:

@@ -23,7 +23,7 @@ from simulator.validation.split import fitted_groups
 PHASE_TITLES = {
     "batch1_decode": "decode, batch 1", "prefill": "prefill", "tpot": "TPOT", "ttft": "TTFT",
     "static_throughput": "static throughput", "max_throughput": "max throughput",
-    "prefill_short": "prefill, short", "memory": "memory"}
+    "prefill_short": "prefill, short", "memory": "memory", "other": "other metrics"}
 UNITS = {"decode_tok_s_per_user": "tok/s a user", "decode_tok_s_total": "tok/s decode",
          "prefill_tok_s": "tok/s prefill", "throughput_out_tok_s": "tok/s out",
          "throughput_total_tok_s": "tok/s in + out", "req_s": "requests/s", "tpot_ms": "ms TPOT",

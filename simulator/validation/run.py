@@ -13,6 +13,7 @@ from simulator.efficiency.levels import level_of
 from simulator.validation import names
 from simulator.validation.cases import Case, cases_of
 from simulator.validation.measurements import RATES, SIZES, TIMES, Row, read_rows
+from simulator.validation.plausible import unlike
 from simulator.validation.predict import predict
 from simulator.validation.scores import Score, Scored, by_phase, by_source, score, worst
 from simulator.validation.split import fitted_groups
@@ -70,6 +71,10 @@ def validate(files: Sequence[str | Path] = (), include_fitted: bool = False) -> 
     ranged = fitted_groups("ranges")
     scored = []
     for case, value, bound in zip(cases, found.expected, found.ceiling, strict=True):
+        wrong = unlike(case.row, float(value), float(bound))
+        if wrong:
+            reasons[case.index] = wrong
+            continue
         factor = _factor(case)
         low, high = float(value / factor), float(value * factor)
         if case.row.metric in RATES:

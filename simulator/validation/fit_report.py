@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Array
+from simulator.efficiency import spreads as kept_spreads
 from simulator.specs.engine import engine_names, load_engine
 from simulator.validation import names
 from simulator.validation.cases import OTHER_PHASES, PHASES, Case
@@ -157,12 +158,17 @@ def write_levels(constants: Constants, rows: Mapping[str, int]) -> None:
 
 
 def write_spreads(found: Mapping[str, Mapping[str, float]]) -> None:
-    """spread.yaml: by which factor measured figures lie above or below the expectation."""
+    """spread.yaml: by which factor measured figures lie above or below the expectation.
+
+    Entries that aren't set again stay: times and sizes have their ranges from different rows.
+    """
     lines = [HEADER.format(
         what="Factors that hold 80 % of a quarter of the\n# groups, on which no constant was "
-             "fitted, by phase and by whose level the device has.").rstrip()]
-    lines += [line[2:] for line in _yaml_table(found)]
+             "fitted, by phase and by whose level the device has. Those of sizes\n# hold for every "
+             "device (python -m simulator.validation.size_ranges FILE... --write).").rstrip()]
+    lines += [line[2:] for line in _yaml_table({**kept_spreads(), **found})]
     (_EFFICIENCY / "spread.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    kept_spreads.cache_clear()
 
 
 def write_points(cases: Sequence[Case], error: Array, held: Array) -> None:

@@ -20,6 +20,7 @@ from simulator.request import estimate
 from simulator.serving import closed_loop
 from simulator.specs.engine import Engine
 from simulator.validation.cases import Case, Setup
+from simulator.validation.sizes import size_of
 
 # Prompts that share a pass where an engine states no budget of tokens.
 BUDGET = 8192.0
@@ -204,19 +205,10 @@ def predict(cases: Sequence[Case],
         values = figures(best, serving, figure, full)
         bounds = figures(floor, BOUND, figure, full)
         for i in sizes:
-            values[i] = bounds[i] = _size(d, mine[i])
+            c = mine[i]
+            values[i] = bounds[i] = size_of(d, c.figure, c.batch or 1.0, c.input, c.output)
         expected[places], ceiling[places] = values, bounds
     return Predictions(expected, ceiling)
-
-
-def _size(d: Deployment, case: Case) -> float:
-    """A figure of memory: weights, peak, or the tokens that the KV pool holds."""
-    m = memory(d, case.batch or 1.0, case.input, case.output)
-    if case.figure == "weights_gib":
-        return float(m.weights) / 2**30
-    if case.figure == "peak_mem_gib":
-        return float(m.total) / 2**30
-    return float(m.pool.tokens)
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -19,8 +19,6 @@ from simulator.validation.scores import Score, Scored, by_phase, by_source, scor
 from simulator.validation.split import fitted_groups
 
 PACKAGED = Path(__file__).with_name("measured.csv")
-# Memory is counted, not calibrated: its range is what engines add beside weights and cache.
-MEMORY_SPREAD = 1.15
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,9 @@ class Report:
 
 
 def _factor(case: Case) -> float:
-    """Factor of the range: by phase, and by how well the device is known."""
-    if case.row.metric in SIZES:
-        return MEMORY_SPREAD
-    return spread_of(case.phase, level_of(names.hardware_of(case.row.hardware)).known)
+    """Factor of the range: by phase or size, and by how well the device is known."""
+    name = case.row.metric if case.row.metric in SIZES else case.phase
+    return spread_of(name, level_of(names.hardware_of(case.row.hardware)).known)
 
 
 def validate(files: Sequence[str | Path] = (), include_fitted: bool = False) -> Report:

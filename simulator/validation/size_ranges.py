@@ -1,0 +1,58 @@
+"""Ranges of memory: `python -m simulator.validation.size_ranges FILE... [--write]`.
+
+No constant is fitted on sizes, so a fit leaves their ranges as they are. They are set here, on the
+groups that set the other ranges, by metric, and hold for every device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulator.arrays import Array
+from simulator.errors import InputError
+from simulator.validation.cases import Case
+from simulator.validation.fit_report import KNOWN, spread, write_spreads
+from simulator.validation.measurements import SIZES
+from simulator.validation.run import validate
+
+
+def size_spreads(cases: Sequence[Case], error: Array) -> dict[str, dict[str, float]]:
+    """Factor of the range of each size; one of too few rows has that of all sizes together."""
+    metric = np.array([c.row.metric for c in cases])
+    every = spread(cases, error, np.isin(metric, sorted(SIZES)))
+    found = {name: spread(cases, error, metric == name) or every for name in sorted(SIZES)}
+    if not all(found.values()):
+        raise InputError(f"{len(cases):,} rows of memory are too few to set ranges")
+    return {name: dict.fromkeys(KNOWN, round(value, 3)) for name, value in found.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line of the module."""
+    parser = argparse.ArgumentParser(prog="python -m simulator.validation.size_ranges",
+                                     description=(__doc__ or "").split("\n\n", 1)[0])
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--write", action="store_true", help="keep the ranges")
+    asked = parser.parse_args(arguments)
+    try:
+        scored = [s for s in validate(asked.files, include_fitted=True).scored
+                  if s.set_range and s.case.phase == "memory" and s.case.row.quality != "C"]
+        found = size_spreads([s.case for s in scored], np.array([s.error for s in scored]))
+        if asked.write:
+            write_spreads(found)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for name, levels in found.items():
+        rows = sum(s.case.row.metric == name for s in scored)
+        print(f"{name}: {levels['device']} ({rows:,} rows)")
+    return 0
+
+
+__all__ = ["size_spreads"]
+
+if __name__ == "__main__":
+    sys.exit(main())

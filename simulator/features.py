@@ -176,7 +176,7 @@ def _chunked(e: Estimate, chunk: int) -> Chunked:
         added.append([np.maximum(a - b, 0.0) for a, b in (
             (mixed.ceiling, alone.ceiling), (mixed.expected, alone.expected))])
     mid, best, worst = added
-    spread = e.efficiency.spread["prefill"]
+    spread = e.efficiency.prefill_spread(w.input)
     step = _scaled(e.tpot, _tokens(d))
     extra = Figure(best[0], np.maximum(mid[1], best[0]), np.maximum(best[1] / spread, best[0]),
                    worst[1] * spread)

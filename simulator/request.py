@@ -111,6 +111,16 @@ class Estimate:
     usd_per_million_tokens: Figure | None
 
     @property
+    def client_ttft(self) -> Figure:
+        """TTFT with the server's fixed time a request (HTTP, tokens, admission), no queue.
+
+        That time is fitted, so it has the range of the prefill, and physics has none of it.
+        """
+        fixed = self.deployment.engine.request_time
+        factor = self.efficiency.prefill_spread(self.workload.input)
+        return self.ttft.plus(Figure(0.0, fixed, fixed / factor, fixed * factor))
+
+    @property
     def tokens_per_s_per_user(self) -> Figure:
         """1 / TPOT."""
         return self.tpot.rate()
@@ -237,7 +247,8 @@ def _estimate(d: Deployment, w: Workload, price: float | None, operations: bool)
     runs = _runs(d, hardware, w, operations)
     mid, best, worst = runs
     spread = mid.efficiency.spread
-    first = _phase_figure(mid.prefill, best.prefill, worst.prefill, spread["prefill"])
+    first = _phase_figure(mid.prefill, best.prefill, worst.prefill,
+                          mid.efficiency.prefill_spread(w.input))
     alone = (w.batch <= 1) & (d.devices == 1)
     step = _phase_figure(mid.decode, best.decode, worst.decode,
                          np.where(alone, spread["one"], spread["decode"]))

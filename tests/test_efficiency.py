@@ -80,7 +80,7 @@ def check(k: KernelConstants) -> None:
 def test_ideal_is_physics() -> None:
     ideal = of(engine=load_engine("ideal"))
     assert ideal.level == "ideal"
-    assert ideal.spread == {"prefill": 1.0, "decode": 1.0, "one": 1.0}
+    assert ideal.spread == {"prefill": 1.0, "prefill_short": 1.0, "decode": 1.0, "one": 1.0}
     assert all(ideal.kernel(*pair, p) == IDEAL for pair in ALL for p in PHASES)
     assert IDEAL.p is None
     assert not IDEAL.chained
@@ -184,7 +184,8 @@ def test_a_better_chip_without_units_is_not_slower() -> None:
 def test_the_range_is_that_of_who_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     by = {"device": 1.1, "architecture": 1.2, "vendor": 1.3, "none": 1.4}
     table = {"decode": by, "prefill": {k: v + 1 for k, v in by.items()},
-             "batch1_decode": {k: v + 2 for k, v in by.items()}}
+             "batch1_decode": {k: v + 2 for k, v in by.items()},
+             "prefill_short": {k: v + 3 for k, v in by.items()}}
     monkeypatch.setattr(simulator.efficiency, "spreads", lambda: table)
     entry = {"memory": 1.0, "compute": 1.0}
     with levels({"device": {"h100-sxm5-80gb": entry}, "architecture": {"hopper hbm": entry},
@@ -194,8 +195,22 @@ def test_the_range_is_that_of_who_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     assert [e.spread["decode"] for e in chain] == [1.1, 1.2, 1.3, 1.4, 1.4, 1.1]
     assert [e.spread["prefill"] for e in chain] == [2.1, 2.2, 2.3, 2.4, 2.4, 2.1]
     assert [e.spread["one"] for e in chain] == [3.1, 3.2, 3.3, 3.4, 3.4, 3.1]
+    assert [e.spread["prefill_short"] for e in chain] == [4.1, 4.2, 4.3, 4.4, 4.4, 4.1]
     assert [e.known for e in chain] == ["device", "architecture", "vendor", "none", "memory",
                                         "none"]
+
+
+def test_prompts_below_512_tokens_have_a_range_of_their_own() -> None:
+    e = named("h100-sxm5-80gb")
+    e.spread |= {"prefill": 1.5, "prefill_short": 2.0}
+    assert e.prefill_spread(np.array([1.0, 511.0, 512.0, 1e5])).tolist() == [2.0, 2.0, 1.5, 1.5]
+    assert [float(e.prefill_spread(n)) for n in (511.0, 512.0)] == [2.0, 1.5]
+    together = efficiency_of(stack([Hardware.load(n) for n in MEMBERS]), PLAIN)
+    found = together.prefill_spread(np.array([100.0, 1000.0]).reshape(1, 2, 1, 1))
+    for i, name in enumerate(MEMBERS):
+        alone = named(name)
+        assert found[i].ravel().tolist() == [alone.spread["prefill_short"],
+                                             alone.spread["prefill"]]
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -39,7 +39,7 @@ def deployment(name: str, hardware: str = "h100-sxm5-80gb", engine: str = "vllm"
 
 def check_order(e: Estimate) -> None:
     slack = 1 + 1e-12
-    for name in ("ttft", "tpot", "e2e"):
+    for name in ("ttft", "client_ttft", "tpot", "e2e"):
         f = getattr(e, name)
         known = ~np.isnan(f.expected)
         assert np.array_equal(known, ~np.isnan(f.ceiling))
@@ -241,6 +241,29 @@ def test_a_point_has_no_spread_without_an_engine() -> None:
     assert e.tpot.ceiling == e.tpot.low == e.tpot.expected == e.tpot.high
 
 
+@pytest.mark.parametrize("length", [1, 300, 511, 512, 4096])
+def test_the_range_of_a_prefill_is_that_of_its_length(length: int) -> None:
+    e = estimate(deployment("llama-3.1-8b"), Workload(1, length, 64))
+    factor = e.efficiency.spread["prefill_short" if length < 512 else "prefill"]
+    assert e.ttft.high == e.ttft.expected * factor
+    assert e.ttft.low == max(e.ttft.expected / factor, e.ttft.ceiling)
+    assert e.efficiency.spread["prefill_short"] > e.efficiency.spread["prefill"] > 1.0
+
+
+def test_ttft_at_the_client_has_the_servers_time_of_a_request() -> None:
+    """20 ms beside a prefill, as uncertain as it; nothing else has them."""
+    d = deployment("llama-3.1-8b")
+    assert d.engine.request_time > 0.0
+    w = Workload(4, 2048, 64)
+    e = estimate(d.replace(engine=d.engine.replace(request_time=0.02)), w)
+    none = estimate(d.replace(engine=d.engine.replace(request_time=0.0)), w)
+    factor = e.efficiency.spread["prefill"]
+    added = [b - a for a, b in zip(e.ttft.all, e.client_ttft.all, strict=True)]
+    assert added == pytest.approx([0.0, 0.02, 0.02 / factor, 0.02 * factor], rel=1e-9)
+    assert none.client_ttft == none.ttft == e.ttft
+    assert e.e2e == none.e2e
+
+
 def test_causes() -> None:
     d = deployment("llama-3.1-70b", "mn-core-l1400")
     w = Workload(1.0, 1024.0, 256.0)
@@ -271,7 +294,8 @@ def test_order_where_specs_are_ranges(name: Any, hardware: Any, batch: Any, leng
 def values(e: Any, prefix: str = "") -> dict[str, Any]:
     """Every number of an estimate by name; NaN becomes a word, so that it equals itself."""
     found: dict[str, Any] = {}
-    for name in ("ttft", "tpot", "e2e", "energy_per_token", "usd_per_million_tokens", *RATES):
+    for name in ("ttft", "client_ttft", "tpot", "e2e", "energy_per_token",
+                 "usd_per_million_tokens", *RATES):
         f = getattr(e, name)
         if f is not None:
             found |= {f"{name}.{k}": getattr(f, k) for k in Figure.__struct_fields__}

@@ -100,6 +100,20 @@ def test_ends_of_the_range() -> None:
                 float(getattr(e.tpot, end)), rel=MOST)
             assert surface.mixed(0, 0.0, [(1000, 0)]) == pytest.approx(
                 float(getattr(one.ttft, end)), rel=1e-9)
+            short = estimate(d, Workload(1, 200, 2))
+            assert surface.mixed(0, 0.0, [(200, 0)]) == pytest.approx(
+                float(getattr(short.ttft, end)), rel=1e-9)
+
+
+def test_the_rest_of_a_long_prompt_is_no_short_prompt() -> None:
+    d = Deployment.of("llama-3.1-8b", "h100")
+    factors = Efficiency(d.hardware, d.engine).spread
+    mid, high = StepSurface(d, 32_768), StepSurface(d, 32_768, "high")
+    for prompts, name in (([(200, 0)], "prefill_short"), ([(200, 800)], "prefill"),
+                          ([(200, 0), (900, 0)], "prefill"),
+                          ([(200, 0), (300, 0)], "prefill_short")):
+        assert high.mixed(0, 0.0, prompts) == pytest.approx(
+            factors[name] * mid.mixed(0, 0.0, prompts), rel=1e-12)
 
 
 def test_an_engine_that_cuts_prompts() -> None:

@@ -44,6 +44,8 @@ FRACTION_CAP = 0.95
 # Factors of the range of a machine whose own kernels were timed: held about 80 % of the passes of
 # the executor in trial runs (`tokline validate --executor` prints what they hold now).
 MEASURED_SPREAD = {"prefill": 1.16, "decode": 1.25}
+# Prompts below this length [tokens] measure launches more than arithmetic: a range of their own.
+SHORT_PROMPT = 512
 
 # Share of bandwidth below which a fit of experts tells of back ends that nobody serves with.
 LEAST_OF_EXPERTS = 0.5
@@ -102,8 +104,8 @@ class Efficiency:
     donor    whose constants they are
     known    whose end-to-end level the device has: device, architecture, vendor, memory or none
     units    compute units that kernels share; the donor's where the hardware file states none
-    spread   factor by which the truth may lie above or below: prefill, decode, and decode of one
-             sequence on one device
+    spread   factor by which the truth may lie above or below: prefill, that of short prompts,
+             decode, and decode of one sequence on one device
     """
 
     def __init__(self, hardware: Hardware, engine: Engine) -> None:
@@ -116,6 +118,11 @@ class Efficiency:
         self.known = self._level.known
         self.spread: dict[str, float] = _spread(self.level, self._level)
         self._kept: dict[tuple[str, str, str], KernelConstants] = {}
+
+    def prefill_spread(self, prompt: Array) -> Array:
+        """Factor of the range of a prefill of prompts of so many tokens each."""
+        return np.where(np.less(prompt, SHORT_PROMPT), self.spread["prefill_short"],
+                        self.spread["prefill"])
 
     def kernel(self, family: str, format: str = "bf16", phase: str = "decode") -> KernelConstants:
         """Constants of a kernel family in a number format.
@@ -258,13 +265,15 @@ def spread_of(phase: str, known: str) -> float:
 
 def _spread(level: str, known: Level) -> dict[str, float]:
     if level == "ideal":
-        return {"prefill": 1.0, "decode": 1.0, "one": 1.0}
+        return {"prefill": 1.0, "prefill_short": 1.0, "decode": 1.0, "one": 1.0}
     if level == "measured":
-        return MEASURED_SPREAD | {"one": MEASURED_SPREAD["decode"]}
+        return MEASURED_SPREAD | {"prefill_short": MEASURED_SPREAD["prefill"],
+                                  "one": MEASURED_SPREAD["decode"]}
     # A statement in the hardware file is as good as its source: no better than a known device.
     how = "device" if level == "spec" else known.known
     return {phase: spread_of(name, how) for phase, name in (
-        ("prefill", "prefill"), ("decode", "decode"), ("one", "batch1_decode"))}
+        ("prefill", "prefill"), ("prefill_short", "prefill_short"), ("decode", "decode"),
+        ("one", "batch1_decode"))}
 
 
 def _source(hardware: Hardware, engine: Engine, timed: bool) -> tuple[str, str, dict[str, Any]]:

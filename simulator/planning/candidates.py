@@ -37,6 +37,8 @@ BESIDE = 256.0
 BUDGETS = (2048, 8192)
 MANY_PLACES = 1024
 ENDS = ("expected", "low", "high")
+# Powers of the factor of a range that ceiling, expectation, low and high end have.
+_POWERS = (0, 0, -1, 1)
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,12 @@ def profiles(each: Sequence[Deployment], load: Load) -> list[Profile]:
             for phase in (e.decode, e.prefill)]
     # In a pipeline the steps of others wait for the slowest stage alone, not for the whole prompt.
     share = 1.0 / (dp * pp)
-    marginal = [np.maximum(v[:, g + k:-1] - v[:, -1:], 0.05 * v[:, g:g + k]) * share for v in ttft]
+    # Both prompts of a difference carry the factor of the range that the asked one has.
+    wide = rows(e.efficiency.prefill_spread(e.workload.input))
+    own, longer, least = wide[:, g:g + k], wide[:, g + k:-1], wide[:, -1:]
+    marginal = [np.maximum(
+        v[:, g + k:-1] * (own / longer)**power - v[:, -1:] * (own / least)**power,
+        0.05 * v[:, g:g + k]) * share for v, power in zip(ttft, _POWERS, strict=True)]
     rooms = rows(room)
     return [Profile(
         steps=Figure(*(v[i, :g] for v in step)),

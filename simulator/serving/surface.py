@@ -18,7 +18,7 @@ import numpy as np
 
 from simulator.arrays import Array
 from simulator.deployment import Deployment, Workload
-from simulator.efficiency import Efficiency
+from simulator.efficiency import SHORT_PROMPT, Efficiency
 from simulator.errors import InputError
 from simulator.layers import Segment, attention_operations
 from simulator.request import estimate, hardware_ends
@@ -326,12 +326,20 @@ class StepSurface:
         else:
             tokens = sum([new for new, _ in prompts])
         kernels = self.tokens_time(B + tokens, B + k) + self.attention_of(prompts)
-        return self._step(B, X, kernels, B + k)
+        return self._step(B, X, kernels, B + k, prompts)
 
-    def _step(self, B: int, X: float, kernels: float, sequences: int) -> float:
+    def _prefill_scale(self, prompts: list[tuple[int, int]]) -> float:
+        """Factor of the end of the range, by the mean length of the prompts so far."""
+        if self.end in ("expected", "ceiling"):
+            return 1.0
+        short = sum([new + cached for new, cached in prompts]) < SHORT_PROMPT * len(prompts)
+        return self._scale["prefill_short" if short else "prefill"]
+
+    def _step(self, B: int, X: float, kernels: float, sequences: int,
+              prompts: list[tuple[int, int]]) -> float:
         """The step whose prompts take `kernels` [s], with what B decoding sequences add."""
         host = self._host + self._host_each * sequences
-        prefill = self._scale["prefill"]
+        prefill = self._prefill_scale(prompts)
         if B == 0:
             return prefill * (max(kernels, host) if self._async else kernels + host)
         row = self.row(B)
@@ -359,18 +367,18 @@ class StepSurface:
             busy = max((B + tokens) / (b + mine), 1.0)
             one = self._alone.tokens_time(b + mine, b + fullest)
             kernels = one + (kernels - one) * (busy - 1.0) / (dp - 1.0)
-        return self._step(B, X, kernels + attention, b + fullest)
+        return self._step(B, X, kernels + attention, b + fullest, prompts)
 
     def _in_chunks(self, tokens: int, cached: int) -> float:
         """A prompt that the engine computes in steps of its own size."""
-        size, total = self._chunk or tokens, 0.0
+        size, total, whole = self._chunk or tokens, 0.0, [(tokens, cached)]
         while tokens > 0:
             new = min(size, tokens)
             kernels = self.tokens_time(new, 1) + self.attention_of([(new, cached)])
             host = self._host + self._host_each
             total += max(kernels, host) if self._async else kernels + host
             tokens, cached = tokens - new, cached + new
-        return self._scale["prefill"] * total
+        return self._prefill_scale(whole) * total
 
     def _staged(self, B: int, X: float, prompts: list[tuple[int, int]]) -> float:
         """Pipeline stages: prompts as micro-batches; beside decode the slowest stage's share."""
@@ -381,7 +389,7 @@ class StepSurface:
         attention = self.attention_of(prompts, share / parts)
         kernels = self.tokens_time(math.ceil(tokens), max(k // parts, 1)) + attention
         one = kernels + self._host + self._host_each * k / parts
-        whole = self._scale["prefill"] * one * float(fill_and_drain(parts, self._stage))
+        whole = self._prefill_scale(prompts) * one * float(fill_and_drain(parts, self._stage))
         if B == 0:
             return whole
         row = self.row(B)

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, replace
 
 from simulator.deployment import Deployment, Parallelism
+from simulator.efficiency import SHORT_PROMPT
 from simulator.errors import InputError
 from simulator.memory import memory, weight_bytes
 from simulator.network import link_domain
@@ -32,8 +33,6 @@ from simulator.validation.plausible import (
 
 PHASES = ("batch1_decode", "prefill", "static_throughput", "max_throughput", "tpot", "ttft")
 OTHER_PHASES = ("prefill_short", "memory", "other")
-# Prompts below this length measure launches more than arithmetic.
-SHORT_PROMPT = 512
 # Formats that are not a quantisation.
 WIDE = ("fp16", "bf16", "fp32")
 # What a source means that prints no lengths beside a batch-1 decode rate: a short chat.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.deployment import Deployment, Parallelism, Workload
+from simulator.deployment import Deployment, Parallelism, Workload, native_activations
 from simulator.errors import InputError
 from simulator.memory import memory, weight_bytes
 from simulator.network import link_domain
@@ -25,6 +25,18 @@ class Change:
     flag: str
     deployment: Deployment
     workload: Workload
+
+
+def native_change(d: Deployment, w: Workload) -> Change | None:
+    """Activations in the precision that the chip could multiply the weights in, KV as it is."""
+    name = native_activations(d)
+    if name is None:
+        return None
+    # The cache would follow the activations, which no engine has it do.
+    follows = d.kv is None and d.model.kv_format is None
+    return Change(f"{name} activations", f"--activations {name}"
+                  + (f" --kv {d.kv_format.name}" if follows else ""),
+                  d.replace(activations=name, kv=d.kv_format.name), w)
 
 
 def _weights(d: Deployment, w: Workload) -> Iterator[Change]:
@@ -155,7 +167,9 @@ def improvements(e: Estimate) -> list[Improvement]:
     """Single changes that speed up the phase they touch, each estimated in full."""
     d, w = e.deployment, e.workload
     wider = next(_devices(d, w), None)
-    candidates = [*list(_weights(d, w))[-1:], *_kv(d, w), *([wider] if wider else [])]
+    native = native_change(d, w)
+    candidates = [*([native] if native else []), *list(_weights(d, w))[-1:], *_kv(d, w),
+                  *([wider] if wider else [])]
     if w.batch * 8 <= e.memory.max_batch:
         batch = int(w.batch * 8)
         candidates.append(Change(f"batch {batch}", f"--batch {batch}", d,

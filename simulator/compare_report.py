@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from simulator.advice import native_change
 from simulator.compare import Against, Comparison, Item, PhaseRatio, rates
 from simulator.crossover import Crossover
 from simulator.metrics import METRICS
 from simulator.output import SCHEMA_VERSION, figure, identity, memory_dict, number
-from simulator.report import wrap
+from simulator.report import widened, wrap
 from simulator.units import (
     format_bandwidth,
     format_flops,
@@ -188,14 +189,28 @@ def _capacity(a: Item, b: Item) -> list[str]:
                 f"against {a.estimate.memory.max_batch:,.0f}", " " * 6)
 
 
-def compare_lines(c: Comparison, force: bool = False) -> list[str]:
-    """The whole comparison for a terminal."""
+def _native_lines(c: Comparison) -> list[str]:
+    """Which items multiply weights in a wider precision than their chip could, by default alone."""
+    found: dict[str, list[str]] = {}
+    for item in c.items:
+        d = item.estimate.deployment
+        change = native_change(d, c.workload)
+        if change is not None:
+            found.setdefault(widened(d, change.flag, "these chips"), []).append(
+                item.label)
+    return [line for text, labels in found.items()
+            for line in wrap(f"  {', '.join(labels)}: {text}.", "  ")]
+
+
+def compare_lines(c: Comparison, force: bool = False, asked: bool = False) -> list[str]:
+    """The whole comparison for a terminal; `asked`: the activations are the user's own."""
     w, d = c.workload, c.reference.estimate.deployment
     models = sorted({i.estimate.deployment.model.title or i.estimate.deployment.model.name
                      for i in c.items})
     lines = wrap(f"{' / '.join(models)}, {d.engine.title}; batch {w.batch:,.0f} (deployment), "
                  f"input {w.input:,.0f}, output {w.output:,.0f} tokens; expected values; reference "
                  f"{c.reference.label}", "  ")
+    lines += [] if asked else _native_lines(c)
     lines += _table(c, force)
     for x in c.against:
         lines += _against(c, x)

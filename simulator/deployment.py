@@ -232,6 +232,30 @@ def arrays_inside(d: Deployment) -> bool:
     return holds_arrays((d.model, d.engine))
 
 
+# Activations at which weights multiply in a precision of their own. MXFP4 weights have none:
+# engines run them beside 16-bit activations, or 8-bit ones that are no part of the checkpoint.
+_NATIVE = {"fp8": "fp8", "int8": "int8", "fp4": "nvfp4"}
+
+
+@once
+def native_activations(d: Deployment) -> str | None:
+    """Activations at which the chip would multiply weights, that are widened to 16 bits as asked,
+    in their own precision, faster; None: they already do, or the chip has no such unit.
+    """
+    if d.activation_format.bits < 16.0:
+        return None
+    h, wide = d.hardware, d.hardware.peak(d.activation_format.compute or "bf16")[0]
+    stored = [d.weight_format(role) for role in QUANTISED_ROLES]
+    for weights in sorted(stored, key=lambda f: f.bits):
+        name = _NATIVE.get(weights.compute or "")
+        if name is None or weights.name.startswith("mxfp4"):
+            continue
+        peak = getattr(h, f"peak_{weights.compute}")
+        if peak is not None and np.all(np.greater(peak, wide)):
+            return name
+    return None
+
+
 def has_features(d: Deployment) -> bool:
     """Whether anything of a deployment is more than plain prefill and decode."""
     return (d.speculation is not None or d.chunk is not None or bool(d.prefix_hit)
@@ -240,4 +264,4 @@ def has_features(d: Deployment) -> bool:
 
 __all__ = ["FORMAT_ROLES", "QUANTISED_ROLES", "Deployment", "Parallelism", "Speculation",
            "Workload", "check_parallelism",
-           "has_features"]
+           "has_features", "native_activations"]

@@ -10,11 +10,13 @@ import numpy as np
 
 from simulator.allocation import KvPool
 from simulator.clock import OperationTime
-from simulator.deployment import has_features
+from simulator.deployment import has_features, native_activations
+from simulator.efficiency import SHORT_PROMPT
 from simulator.efficiency.points import points_of
 from simulator.memory import GivenKv
 from simulator.offload_report import far_dict
 from simulator.request import Cause, Estimate, Figure, Phase
+from simulator.units import format_time
 
 SCHEMA_VERSION = 1
 
@@ -185,9 +187,14 @@ def basis(e: Estimate, causes: list[Cause]) -> dict[str, Any]:
     hardware = e.deployment.hardware
     if level != "ideal":
         alone = whole(e.workload.batch) == 1 and e.deployment.devices == 1
-        text += (f"; engine {e.deployment.engine.title} {e.deployment.engine.version}; "
-                 f"{measured(e)}; the range x{spread['one' if alone else 'decode']:g} on decode, "
-                 f"x{spread['prefill']:g} on prefill {_held(e)} (docs/accuracy.md)")
+        fixed = float(e.deployment.engine.request_time)
+        prefill = float(e.efficiency.prefill_spread(e.workload.input))
+        short = f" of less than {SHORT_PROMPT} tokens" if e.workload.input < SHORT_PROMPT else ""
+        text += (f"; engine {e.deployment.engine.title} {e.deployment.engine.version}"
+                 + (f", whose constants add {format_time(fixed)} a request at the client"
+                    if fixed else "")
+                 + f"; {measured(e)}; the range x{spread['one' if alone else 'decode']:g} on "
+                 f"decode, x{prefill:g} on prefill{short} {_held(e)} (docs/accuracy.md)")
     if hardware.status in ("announced", "hypothetical"):
         text += f"; {hardware.title} is {hardware.status}: its figures are not a specification"
     if causes:
@@ -223,6 +230,7 @@ def identity(e: Estimate) -> dict[str, Any]:
             "activations": d.activation_format.name,
             "kv": d.kv_format.name,
             "compute": e.prefill.peak_format,
+            "native_activations": native_activations(d),
             "exceptions": dict(d.formats),
         },
         "workload": {"batch": whole(w.batch), "input": whole(w.input), "output": whole(w.output),
@@ -249,6 +257,8 @@ def estimate_dict(e: Estimate, causes: list[Cause], force: bool = False,
     rate = figure if stands else (lambda _: None)
     return identity(e) | {
         "ttft_s": figure(e.ttft),
+        "request_time_s": number(e.deployment.engine.request_time),
+        "client_ttft_s": figure(e.client_ttft),
         "tpot_s": figure(e.tpot),
         "e2e_s": figure(e.e2e),
         "tokens_per_s_per_user": rate(e.tokens_per_s_per_user),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.advice import Change, Improvement
-from simulator.deployment import has_features
+from simulator.advice import Change, Improvement, native_change
+from simulator.deployment import Deployment, has_features, native_activations
 from simulator.memory import GivenKv, Memory
 from simulator.memory import memory as memory_of
 from simulator.offload_report import far_lines, missing_room, os_line
@@ -49,6 +49,22 @@ def title(e: Estimate) -> list[str]:
         *wrap(f"batch {w.batch:,.0f} (deployment), input {w.input:,.0f}, output {w.output:,.0f} "
               f"tokens{hit}; {formats}"),
     ]
+
+
+def widened(d: Deployment, flag: str, chips: str = "this chip") -> str:
+    """That weights multiply in a wider precision than the chip could, and the flag that tells."""
+    return (f"Weights are widened to {d.activations}, the default activations, and multiply there; "
+            f"engines with {native_activations(d)} kernels for {chips} run such checkpoints at "
+            f"`{flag}`")
+
+
+def native_lines(e: Estimate, found: list[Improvement]) -> list[str]:
+    """The same of an estimate; nothing where weights multiply in their own precision."""
+    change = native_change(e.deployment, e.workload)
+    if change is None:
+        return []
+    first = ": the first of the single changes below" if found else ""
+    return wrap(f"{widened(e.deployment, change.flag)}{first}.")
 
 
 def memory_lines(e: Estimate) -> list[str]:
@@ -150,6 +166,9 @@ def speed_lines(e: Estimate) -> list[str]:
     w, d = e.workload, e.deployment
     lines = [f"  {'':<26}{'expected':>11}{'low':>11} ..{'high':>10}{'ceiling':>12}",
              _row("TTFT (no queue)", e.ttft, format_time, "whole batch at once")]
+    if d.engine.request_time:
+        lines.append(_row("TTFT at the client", e.client_ttft, format_time,
+                          f"+{format_time(float(d.engine.request_time))} in the server"))
     if w.output > 1:
         lines += [
             _row("TPOT", e.tpot, format_time, "mean step" if d.speculation is None else
@@ -265,9 +284,10 @@ def cause_lines(causes: list[Cause]) -> list[str]:
 
 
 def estimate_lines(e: Estimate, changes: list[Change], found: list[Improvement],
-                   causes: list[Cause], basis: str, force: bool) -> list[str]:
-    """The whole answer for a terminal."""
-    lines = [*title(e), "", *memory_lines(e)]
+                   causes: list[Cause], basis: str, force: bool,
+                   asked: bool = False) -> list[str]:
+    """The whole answer for a terminal; `asked`: the activations are the user's, not the default."""
+    lines = [*title(e), *([] if asked else native_lines(e, found)), "", *memory_lines(e)]
     if not e.memory.fits:
         lines += fit_lines(changes)
         if not force:

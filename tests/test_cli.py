@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from simulator.cli import run
+from simulator.specs.engine import load_engine
+from simulator.units import format_time
 
 TEXTBOOK = ("7b-fp16", "textbook-2tbs")
 LLAMA = ("llama-3.1-8b", "h100-sxm")
@@ -123,6 +125,58 @@ def test_formats(tokline: Any) -> None:
     assert a["memory"]["weights_bytes"] < 0.4 * b["memory"]["weights_bytes"]
     assert a["memory"]["kv_bytes"] == b["memory"]["kv_bytes"] / 2
     assert a["prefill"]["flops"] == pytest.approx(b["prefill"]["flops"], rel=1e-9)
+
+
+def test_weights_that_are_widened_by_default(tokline: Any) -> None:
+    """Said at the head, with what the chip's own precision gives as the first of the changes."""
+    told = ("Weights are widened to bf16, the default activations, and multiply there; engines "
+            "with fp8 kernels for this chip run such checkpoints at `--activations fp8 --kv bf16`: "
+            "the first of the single changes below.")
+    fp8, native = (*LLAMA, "--weights", "fp8", "--input", 4096), ("--activations", "fp8", "--kv",
+                                                                  "bf16")
+    text = tokline("estimate", *fp8).out
+    assert told in " ".join(text[:text.index("FITS")].split())
+    first = text[text.index("Single changes"):].splitlines()[1].split()
+    after = tokline("estimate", *fp8, *native).out
+    assert "widened" not in after
+    assert first[:2] == ["fp8", "activations"]
+    row = next(x for x in after.splitlines() if x.startswith("  TTFT (no queue)")).split()
+    assert first[first.index("TTFT") + 1:][:2] == [row[3], f"{row[4]},"]
+    now, then = (tokline("estimate", *fp8, *flags, "--json").json for flags in ((), native))
+    assert then["ttft_s"]["expected"] < 0.8 * now["ttft_s"]["expected"]
+    assert now["formats"]["native_activations"] == "fp8"
+    assert then["formats"]["native_activations"] is None
+    assert now["memory"]["kv_bytes"] == then["memory"]["kv_bytes"]
+    for pair, flags in ((LLAMA, ("--weights", "fp8", "--activations", "bf16")), (LLAMA, ()),
+                        (("llama-3.1-8b", "a100"), ("--weights", "fp8"))):
+        assert "widened" not in tokline("estimate", *pair, *flags).out
+
+
+def test_ttft_at_the_client(tokline: Any) -> None:
+    """A line of its own for servers; the time a request takes there, and JSON of both."""
+    found = tokline("estimate", *LLAMA, "--json").json
+    fixed = found["request_time_s"]
+    assert fixed == load_engine("vllm").request_time > 0.0
+    assert found["client_ttft_s"]["expected"] == pytest.approx(
+        found["ttft_s"]["expected"] + fixed, rel=1e-12)
+    assert found["client_ttft_s"]["ceiling"] == found["ttft_s"]["ceiling"]
+    text = " ".join(tokline("estimate", *LLAMA).out.split())
+    assert "TTFT at the client" in text
+    assert f"+{format_time(fixed)} in the server" in text
+    assert f"whose constants add {format_time(fixed)} a request at the client;" in text
+    bare = tokline("estimate", *LLAMA, "--engine", "ideal").out
+    assert "at the client" not in bare
+    found = tokline("estimate", *LLAMA, "--engine", "ideal", "--json").json
+    assert (found["request_time_s"], found["client_ttft_s"]) == (0.0, found["ttft_s"])
+
+
+def test_the_range_of_a_short_prompt_is_its_own(tokline: Any) -> None:
+    for length, key, words in ((511, "prefill_short", " on prefill of less than 512 tokens held"),
+                               (512, "prefill", " on prefill held")):
+        flags = (*LLAMA, "--input", length)
+        spread = tokline("estimate", *flags, "--json").json["basis"]["spread"]
+        text = " ".join(tokline("estimate", *flags).out.split())
+        assert f"x{spread[key]:g}{words}" in text
 
 
 def test_paths(tokline: Any) -> None:

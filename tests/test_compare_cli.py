@@ -40,6 +40,19 @@ def test_text(capsys: pytest.CaptureFixture[str], args: tuple[str, ...]) -> None
     assert "better by batch 1 to 4,096" in out
 
 
+def test_weights_that_are_widened_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """Named once for all chips that could multiply them as they are; not where asked for."""
+    args = ("compare", "llama-3.1-8b", "--hardware", "a100,h100,h200", "--max-context", "2k")
+    for flags, said in ((("--weights", "fp8"), True), (("--formats", "fp8/bf16"), False),
+                        (("--weights", "fp8", "--activations", "bf16"), False), ((), False)):
+        code, out, _ = call(capsys, *args, *flags)
+        assert code == 0
+        line = ("h100-sxm5-80gb, h200-sxm-141gb: Weights are widened to bf16, the default "
+                "activations, and multiply there; engines with fp8 kernels for these chips run "
+                "such checkpoints at `--activations fp8 --kv bf16`.")
+        assert (line in " ".join(out.split())) == said, flags
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Factors multiply to the ratio; per device, per dollar, per watt are there."""
     code, out, _ = call(capsys, "compare", "llama-3.1-8b", "--hardware", "a100,h100", "--json",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator import Deployment, Hardware, InputError, Model, Parallelism, Workload
-from simulator.deployment import QUANTISED_ROLES
+from simulator.deployment import QUANTISED_ROLES, native_activations
 from simulator.specs.engine import load_engine
 
 
@@ -66,6 +66,25 @@ def test_a_quantised_model_keeps_head_and_norms_at_16_bits() -> None:
 def test_compute_precision(weights: Any, activations: Any, compute: Any) -> None:
     d = deployment(weights=weights, activations=activations)
     assert d.compute("ffn") == compute
+
+
+@pytest.mark.parametrize(("model", "hardware", "fields", "native"), [
+    ("deepseek-v3", "h200", {}, "fp8"),
+    ("deepseek-v3", "a100", {}, None),                       # no fp8 unit
+    ("deepseek-v3", "h200", {"activations": "fp8"}, None),   # already so
+    ("deepseek-v3.1-nvfp4", "b200", {}, "nvfp4"),
+    ("deepseek-v3.1-nvfp4", "h200", {}, None),               # no fp4 unit
+    ("llama-3.1-8b", "h100", {}, None),
+    ("llama-3.1-8b", "h100", {"weights": "fp8"}, "fp8"),
+    ("llama-3.1-8b", "h100", {"weights": "fp8", "activations": "fp16"}, "fp8"),
+    ("llama-3.1-8b", "a100", {"weights": "int8"}, "int8"),
+    ("llama-3.1-8b", "h100", {"weights": "int4-g128"}, None),
+    ("llama-3.1-8b", "h100", {"formats": {"ffn": "fp8"}}, "fp8"),
+    ("gpt-oss-120b", "b200", {}, None),                      # MXFP4 runs beside bf16
+])
+def test_native_activations(model: str, hardware: str, fields: dict[str, Any],
+                            native: str | None) -> None:
+    assert native_activations(Deployment.of(model, hardware, **fields)) == native
 
 
 def test_exceptions_by_role() -> None:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cli import run
+from simulator.efficiency import Efficiency
 from simulator.errors import InputError
 from simulator.planning import Option, plan
 from simulator.planning.ask import Ask, check_targets, load_of, made_up, offers, parse_prices
@@ -490,6 +491,30 @@ def test_devices_worked_out_together_are_those_worked_out_alone() -> None:
                 assert np.allclose(a, b, rtol=1e-12, atol=0.0)
         for a, b in zip(c.profile.step_work, alone.step_work, strict=True):
             assert np.allclose(a, b, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize(("length", "name"), [("400", "prefill_short"), ("1024", "prefill")])
+def test_what_a_prompt_adds_has_the_range_of_the_prompt(length: str, name: str) -> None:
+    """400 tokens more beside 256 make 656: no short prompt, but what is added is one."""
+    c = next(c for c in candidates(asked(10.0, hardware="h100", input=length))
+             if c.profile is not None)
+    assert c.profile is not None
+    factor = Efficiency(c.offer.hardware, load_engine("vllm")).spread[name]
+    for f in (c.profile.prefill, c.profile.marginal):
+        assert f.high == pytest.approx(factor * f.expected, rel=1e-12)
+
+
+def test_a_plan_says_that_weights_are_widened(capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkpoint in fp8 on a chip with an fp8 unit, at the default bf16; not where asked for."""
+    args = ["plan", "deepseek-v3", "--rate", "1", "--hardware", "8xh200", "--no-simulation"]
+    for formats, said in (((), True), (("--formats", "own/bf16"), False),
+                          (("--formats", "own/fp8/bf16"), False)):
+        assert run([*args, *formats]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert ("Weights are widened to bf16" in out) == said
+        assert ("run such checkpoints at `--formats own/fp8/bf16`." in out) == said
+    assert run([*args, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"]["formats"]["native_activations"] == "fp8"
 
 
 def test_ten_chips_in_four_formats_take_well_under_two_seconds_of_cpu() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from simulator.errors import InputError
 
@@ -70,6 +71,12 @@ def deployment_flags(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def asked_for(name: str) -> bool:
+    """Whether an option of the running command is the user's, not its default."""
+    return click.get_current_context().get_parameter_source(name) not in (
+        None, ParameterSource.DEFAULT)
 
 
 def whole(text: str, flag: str, most: float = 1e9) -> int:

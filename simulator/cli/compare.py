@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.cli.common import (
+    asked_for,
     build,
     deployment_flags,
     names,
@@ -85,7 +86,8 @@ def command(model: str | None, hardware: str, models: str | None, formats: str |
     if as_json:
         write_json(compare_dict(result, force) | {"warnings": notes})
     else:
-        write_lines(compare_lines(result, force))
+        told = asked_for("activations") or any(form and "/" in form for form in used)
+        write_lines(compare_lines(result, force, told))
     return 0 if any(i.fits for i in result.items) else 1
 
 

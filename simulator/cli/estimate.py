@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from simulator.cli.common import (
+    asked_for,
     build,
     build_best,
     deployment_options,
@@ -66,7 +67,7 @@ def command(price: str | None, optimise: str | None, explain: bool, force: bool,
 
     lines = estimate_lines(
         result, [] if fits else changes_that_fit(result), improvements(result) if fits else [],
-        causes, str(basis(result, causes)["text"]), force)
+        causes, str(basis(result, causes)["text"]), force, asked_for("activations"))
     if choice is not None:
         from simulator.choosing import alternatives_lines
 

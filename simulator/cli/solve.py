@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from simulator.cli.common import (
+    asked_for,
     build,
     deployment_options,
     real,
@@ -63,6 +64,6 @@ def command(find: str, targets: tuple[str, ...], figure: str, price: str | None,
 
         lines += ["", "The estimate there:", ""]
         lines += estimate_lines(s.solved, [], [], causes, str(basis(s.solved, causes)["text"]),
-                                force)
+                                force, asked_for("activations"))
     write_lines(lines)
     return 0 if s.found else 1

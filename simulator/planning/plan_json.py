@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from simulator.deployment import native_activations
 from simulator.output import SCHEMA_VERSION, number
 from simulator.planning import Plan
 from simulator.planning.ask import Ask
@@ -28,7 +29,8 @@ def option_dict(o: Option, output: float) -> dict[str, Any]:
         "nodes_per_replica": c.nodes,
         "parallelism": {"tp": p.tp, "pp": p.pp, "ep": p.ep, "cp": p.cp, "dp": p.dp},
         "replicas": o.replicas,
-        "formats": formats(o),
+        "formats": formats(o) | {
+            "native_activations": None if c.base is None else native_activations(c.base)},
         "engine": None if c.base is None else c.base.engine.name,
         "engine_settings": None if s is None else {
             "max_num_seqs": s.places, "max_num_batched_tokens": s.budget},

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from simulator.deployment import native_activations
 from simulator.planning import Plan
 from simulator.planning.ask import Ask
 from simulator.planning.carry import Carried
 from simulator.planning.limits import Limit, Spread
 from simulator.planning.search import Option, shortage
 from simulator.planning.settings import Settings
-from simulator.report import wrap
+from simulator.report import widened, wrap
 from simulator.units import format_number, format_time
 
 MOST_LOSERS = 6
@@ -53,6 +54,16 @@ def name(o: Option) -> str:
     engine = "" if c.base is None else f", {c.base.engine.name}"
     return (f"{max(o.replicas, 1)} x {c.devices} {c.offer.hardware.name} ({split(o)}), "
             f"{'/'.join(v for v in formats(o).values() if v)}{engine}")
+
+
+def native_lines(o: Option) -> list[str]:
+    """That weights multiply in a wider precision than the chip could, where nobody asked for it."""
+    d = o.candidate.base
+    native = None if d is None or "/" in o.candidate.format else native_activations(d)
+    if d is None or native is None:
+        return []
+    flag = f"--formats {o.candidate.format}/{native}/{d.kv_format.name}"
+    return wrap(f"    {widened(d, flag)}.", "    ")
 
 
 def _bracket(low: float, high: float, form: Any) -> str:
@@ -109,6 +120,7 @@ def _best_lines(p: Plan, o: Option) -> list[str]:
     top = scaled(s["max_rate"], p.max_rate)
     use = scaled(s["utilisation"], o.utilisation)
     lines = wrap(f"BUY: {name(o)}: {o.devices} device(s), {usd(o.usd_per_hour)}", "  ")
+    lines += native_lines(o)
 
     def row(label: str, value: str, rest: str = "") -> str:
         return f"    {label:<16}{value:>12}  {rest}".rstrip()
@@ -235,6 +247,7 @@ def carried_lines(ask: Ask, found: list[Carried], think: float) -> list[str]:
                       f"{o.setting.budget if o.setting else 0:,} tokens a step; utilisation "
                       f"{o.utilisation:.0%}, TTFT p99 {format_time(o.ttft)}, TPOT p99 "
                       f"{format_time(o.tpot)}, {usd(o.usd_per_hour)}", "    ")
+        lines += native_lines(o)
         if c.limits:
             first = c.limits[0]
             lines += wrap(f"    breaks first: {first.name} at {format_number(first.rate)}/s "

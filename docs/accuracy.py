@@ -14,15 +14,19 @@ import numpy as np
 
 from simulator import plots
 from simulator.plots.style import save
+from simulator.units import plural
 from simulator.validation import names
 from simulator.validation.baselines import three_ways
 from simulator.validation.measurements import TIMES
-from simulator.validation.report import percent
+from simulator.validation.reasons import reason
+from simulator.validation.report import UNITS, figure_text, percent
 from simulator.validation.run import Report, validate
 from simulator.validation.scores import Scored, counts
 
 HERE = Path(__file__).resolve().parent
 PAGE, TEXT = HERE / "accuracy.md", HERE / "accuracy_text.md"
+# Figures of a source that are all shown where it is furthest off.
+FEW = 3
 NAMES = {
     "batch1_decode": "decode, batch 1, one device", "prefill": "prefill of 512 tokens and more",
     "static_throughput": "throughput of static batches", "max_throughput": "largest throughput",
@@ -38,7 +42,7 @@ def row(*cells: object) -> str:
 
 def share(value: float | None) -> str:
     """A share in percent; a dash where there is none."""
-    return "-" if value is None else f"{value:.0%}"
+    return "-" if value is None else f"{value:.0%}".replace("%", " %")
 
 
 def phases(report: Report) -> list[str]:
@@ -72,6 +76,38 @@ def sources(report: Report) -> list[str]:
     return lines
 
 
+def timed(report: Report) -> list[Scored]:
+    """The rows that count by source: those of time."""
+    return [s for s in report.scored if counts(s) and s.case.phase != "memory"]
+
+
+def worst_source(report: Report) -> list[str]:
+    """What the source furthest off prints, or the row of it that is furthest off."""
+    last = max((s for s in report.sources if s.median_abs_ln is not None),
+               key=lambda s: s.median_abs_ln or 0.0)
+    mine = sorted((s for s in timed(report) if s.case.row.source == last.name),
+                  key=lambda s: -abs(s.error))
+    few = len(mine) <= FEW
+    lines = [f"Furthest off is {last.name}, {plural(len(mine), 'figure')}"
+             + (" in all:" if few else ", its worst:"), ""]
+    for s in mine[:FEW if few else 1]:
+        row, why = s.case.row, reason(s)
+        count = "" if s.case.setup.devices == 1 else f"{s.case.setup.devices:,.0f} x "
+        lines.append(f"- {row.model} on {count}{row.hardware}, {row.engine}, "
+                     f"{s.case.input:,.0f} tokens in: {figure_text(row.value)} {UNITS[row.metric]}"
+                     f" measured, {figure_text(s.predicted)} predicted"
+                     + (f" ({why})" if why else ""))
+    return lines
+
+
+def number_of_sources(report: Report) -> str:
+    """`27 sources`, and how many of them print sizes alone."""
+    counted = {s.case.row.source for s in report.scored if counts(s)}
+    sizes = len(counted) - len({s.case.row.source for s in timed(report)})
+    return plural(len(counted), "source") + (
+        f" ({sizes:,} of them print{'s' if sizes == 1 else ''} memory alone)" if sizes else "")
+
+
 def regimes(report: Report, least: int = 8, most: int = 12) -> list[str]:
     """Engine, device and phase with the largest median error."""
     groups: dict[tuple[str, str, str], list[Scored]] = defaultdict(list)
@@ -93,13 +129,13 @@ def page(report: Report) -> str:
     """The whole page: the text with its tables."""
     text = TEXT.read_text(encoding="utf-8")
     tables = {"phases": phases(report), "ways": ways(report), "sources": sources(report),
-              "regimes": regimes(report)}
+              "worst": worst_source(report), "regimes": regimes(report)}
     for name, lines in tables.items():
         text = text.replace(f"<!-- {name} -->", "\n".join(lines))
     counted = [s for s in report.scored if counts(s)]
     for name, value in {
             "rows": f"{len(counted):,}",
-            "n_sources": len({s.case.row.source for s in counted}),
+            "n_sources": number_of_sources(report),
             "n_devices": len({names.hardware_of(s.case.row.hardware).name for s in counted}),
             "n_models": len({names.model_of(s.case.row.model)[0].name for s in counted})}.items():
         text = text.replace(f"{{{name}}}", str(value))

@@ -210,6 +210,11 @@ def _expand(low: float, high: float, step: str, part: str, where: str) -> list[f
     return list(dict.fromkeys(float(round(low * ratio**i)) for i in range(math.floor(steps) + 1)))
 
 
+def plural(n: int, noun: str) -> str:
+    """`1 source`, `1,200 sources`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
 def suggest_dimension(unit: str) -> str:
     """The dimension names that exist, for messages about a field without one."""
     return nearest(unit, _DIMENSIONS)

@@ -249,6 +249,11 @@ def test_nearest() -> None:
     assert nearest("x" * 10**6, ["fp8"]) == " (valid: fp8)"
 
 
+def test_plural() -> None:
+    assert [units.plural(n, "row") for n in (0, 1, 2, 1200)] == [
+        "0 rows", "1 row", "2 rows", "1,200 rows"]
+
+
 def test_suggest_dimension() -> None:
     assert "bandwidth" in units.suggest_dimension("bandwith")
 

@@ -105,6 +105,13 @@ def test_title_says_the_finding() -> None:
     assert data.attrs["title"] == "Mine"
 
 
+@pytest.mark.parametrize(("names", "words"), [("a", "1 source:"), ("ab", "2 sources:")])
+def test_the_number_of_sources(names: str, words: str) -> None:
+    figure, _ = plots.validation(report([scored(n, "tpot", 10.0, 11.0) for n in names]))
+    said = " ".join(t.get_text() for t in figure.texts)
+    assert words in " ".join(said.split())
+
+
 def test_one_unit_a_panel() -> None:
     """Times among rates are turned round, and the error keeps its size."""
     figure, data = plots.validation(report([

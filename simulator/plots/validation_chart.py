@@ -25,7 +25,7 @@ from simulator.plots.style import (
     styled,
     theme_of,
 )
-from simulator.units import format_number
+from simulator.units import format_number, plural
 from simulator.validation.cases import PHASES
 from simulator.validation.scores import Scored, counts
 
@@ -104,7 +104,7 @@ def validation(report: Report, *, theme: str = "light", title: str | None = None
     data["series"] = [name if name in styles else _OTHERS for name in data["source"]]
     figure, axes = frame(
         look, title or _message(data),
-        f"Measured against predicted, {data['source'].nunique():,} sources: a mark is one "
+        f"Measured against predicted, {plural(data['source'].nunique(), 'source')}: a mark is one "
         "published figure, all count alike", _key(data, styles, look), height=6.3)
     # The frame has one row of panels, and six need two.
     axes[0].remove()

@@ -11,6 +11,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.output import SCHEMA_VERSION, number
 from simulator.report import wrap
+from simulator.units import plural
 from simulator.validation import names
 from simulator.validation.cases import rough_phase
 from simulator.validation.measurements import COLUMNS, RATES, SIZES, Row
@@ -216,8 +217,8 @@ def _head(report: Report) -> list[str]:
         *wrap(f"  {c['rows']:,} measured figures of {files}; {report.wall_s:.1f} s", "  "),
         *wrap(f"  {c['covered']:,} of {c['rows_a_b']:,} of quality A or B are predicted ({share})"
               + (f"; {left:,} of quality C stand apart" if left else ""), "  "),
-        *wrap(f"  {c['counted']:,} count below: {c['sources']:,} sources, {c['devices']:,} "
-              f"devices, {c['models']:,} models", "  "),
+        *wrap(f"  {c['counted']:,} count below: {plural(c['sources'], 'source')}, "
+              f"{plural(c['devices'], 'device')}, {plural(c['models'], 'model')}", "  "),
     ]
 
 
@@ -238,12 +239,12 @@ def _uncovered(report: Report) -> list[str]:
     found = report.not_covered
     if not found:
         return []
-    lines = ["", f"Not covered, {sum(found.values()):,} rows"]
+    lines = ["", f"Not covered, {plural(sum(found.values()), 'row')}"]
     for text, n in list(found.items())[:_REASONS]:
         lines += wrap(f"  {n:>6,}  {text}", " " * 10)
     rest = list(found.values())[_REASONS:]
     if rest:
-        lines.append(f"  {sum(rest):>6,}  {len(rest):,} other reasons (--json lists all)")
+        lines.append(f"  {sum(rest):>6,}  {plural(len(rest), 'other reason')} (--json lists all)")
     return lines
 
 
@@ -268,7 +269,8 @@ def _worst(report: Report) -> list[str]:
         case, row = s.case, s.case.row
         batch = "batch that fits" if case.batch is None else f"batch {case.batch:,.0f}"
         who = f"{row.id}, {row.source}" if row.id else row.source
-        count = "" if case.setup.devices == 1 else f"{case.setup.devices:,.0f} x "
+        printed = names.devices_of(row.hardware, None) is not None
+        count = "" if printed or case.setup.devices == 1 else f"{case.setup.devices:,.0f} x "
         lines += wrap(f"  {who}: {row.model} on {count}{row.hardware}, {row.engine}, {batch}, "
                       f"{case.input:,.0f} in, {case.output:,.0f} out", "    ")
         lines += wrap(f"    measured {figure_text(row.value)} {UNITS[row.metric]}, predicted "
@@ -282,10 +284,10 @@ def _excluded(report: Report, include_fitted: bool) -> list[str]:
     f, c = report.fitted, report.quality_c
     left = []
     if f.n:
-        left.append(f"{f.n:,} row{'s' if f.n > 1 else ''} of groups that constants were fitted on"
+        left.append(f"{plural(f.n, 'row')} of groups that constants were fitted on"
                     + _median(f) + "; --include-fitted counts them")
     if c.n:
-        left.append(f"{c.n:,} row{'s' if c.n > 1 else ''} of quality C ({c.covered:,} predicted)"
+        left.append(f"{plural(c.n, 'row')} of quality C ({c.covered:,} predicted)"
                     + _median(c))
     text = ("Excluded from every figure above: " + "; ".join(left) + "." if left else
             "Nothing is excluded.")

@@ -44,6 +44,12 @@ from simulator.validation.names import UnknownError
     ("L40S (x4)", "l40s"),
     ("p4de.24xlarge", "a100-sxm4-80gb"),
     ("inf2.48xlarge", "inferentia2"),
+    ("HGX H200", "h200-sxm-141gb"),
+    ("Mac Studio (M2 Ultra)", "apple-m2-ultra"),
+    ("MacBook Pro 16 M3 Max", "apple-m3-max"),
+    ("Cloud TPU v5e", "tpu-v5e"),
+    ("TPU v5p-8", "tpu-v5p"),
+    ("HPU Gaudi2", "gaudi2"),
 ])
 def test_devices(printed: str, name: str) -> None:
     assert names.hardware_of(printed).name == name
@@ -52,7 +58,7 @@ def test_devices(printed: str, name: str) -> None:
 @pytest.mark.parametrize("printed", [
     "NVIDIA H999 SXM", "NVIDIA 80GB GPU (A100 or H100, not stated)", "hosted API (together)",
     "NVIDIA H100 SXM 80GB (power-capped)", "NVIDIA GeForce RTX 4090 + RTX 3090 Ti",
-    "RTX 3090 48GB", "M4 Max 33-core GPU", "9x", "x8", "H100 x", "RTX 4090 + RTX 3090",
+    "RTX 3090 48GB", "A100 (80)", "M4 Max 33-core GPU", "9x", "x8", "H100 x", "RTX 4090 + RTX 3090",
     "2x Intel Xeon Gold 6454S (DDR5-4800) + RTX 4090 (14GB used)", "System76 (Nvidia A400)"])
 def test_unknown_devices(printed: str) -> None:
     """A name that is nearly one of the catalogue is not that one."""
@@ -208,6 +214,12 @@ def test_unknown_engines(printed: str) -> None:
 
 
 @pytest.mark.parametrize(("printed", "ending", "weights", "activations", "head"), [
+    ("torch.bfloat16", "", "bf16", "bf16", None),
+    ("W4A16 (GPTQ)", "", "int4-g128", "fp16", None),
+    ("INT8 (W8A16)", "", "int8", "fp16", None),
+    ("FP8 block", "", "fp8", "fp8", None),
+    ("ModelOpt FP8", "", "fp8", "fp8", None),
+    ("MXFP4 MoE", "", "mxfp4", "bf16", None),
     ("bf16", "", "bf16", "bf16", None),
     ("float16", "", "fp16", "fp16", None),
     ("FP8", "", "fp8", "fp8", None),
@@ -258,7 +270,8 @@ def test_unknown_formats(printed: str, message: str) -> None:
 
 @pytest.mark.parametrize(("printed", "stated", "count"), [
     ("8x H100", 8, 8), ("8x H100", None, 8), ("H100", 8, 8), ("H100", None, None),
-    ("RTX 4090", 2, 2), ("7900 XTX", 1, 1), ("TPU v5e-8", None, 8)])
+    ("RTX 4090", 2, 2), ("7900 XTX", 1, 1), ("TPU v5e-8", None, 8),
+    ("TPU v6e-4", None, 4), ("TPU v5p-8", None, 4), ("Google TPU v4-8", None, 4)])
 def test_devices_counted_in_a_name(printed: str, stated: int | None, count: int | None) -> None:
     assert names.devices_of(printed, stated) == count
 

@@ -155,9 +155,11 @@ def _panel(axes: Axes, rows: pd.DataFrame, phase: str, styles: dict[str, tuple[s
         axes.set_title(f"{words}\nno row", fontsize=TEXT, color=look.foreground, loc="left")
         axes.set_xticks([])
         axes.set_yticks([])
+        axes.set_box_aspect(1.0)
         return
     size = float(np.median(np.abs(rows["ln_error"].to_numpy())))
-    axes.set_title(f"{words}\nhalf of {len(rows):,} in {_percent(size)}", fontsize=TEXT,
+    which = f"half of {len(rows):,} in" if len(rows) > 1 else "one row, off by"
+    axes.set_title(f"{words}\n{which} {_percent(size)}", fontsize=TEXT,
                    color=look.foreground, loc="left")
     both = np.concatenate([rows["x"].to_numpy(), rows["y"].to_numpy()])
     low, high = float(both.min()) / 1.5, float(both.max()) * 1.5

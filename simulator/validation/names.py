@@ -6,6 +6,7 @@ reason, so that its row is reported as not covered; nothing is guessed.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -60,7 +61,10 @@ def _counted(printed: str) -> tuple[str, int | None]:
     for pattern in rules()["counts"]:
         match = re.fullmatch(pattern, text)
         if match is not None:
-            return match.group("name").strip(), int(match.group("count"))
+            found = match.groupdict()
+            count = (math.ceil(int(found["cores"]) / 2) if "cores" in found
+                     else int(found["count"]))
+            return found["name"].strip(), count
     return text, None
 
 

@@ -10,6 +10,7 @@ import pytest
 from simulator.validation.cases import APART, PHASES, Case, case_of, cases_of, rough_phase
 from simulator.validation.measurements import METRICS, Row
 from simulator.validation.names import UnknownError
+from simulator.validation.predict import predict
 
 ROW = Row("T1", "s", "2025-11", "", "NVIDIA H100 SXM 80GB", 1, "vLLM", "0.10", "Llama-3.1-8B",
           "bf16", "", None, None, None, 8.0, "", 1024.0, 256.0, "tpot_ms", 10.0, "A", "")
@@ -40,6 +41,13 @@ def refused(**changes: Any) -> str:
     ({"metric": "req_s", "rate": "inf"}, "max_throughput", "req_s"),
     ({"metric": "throughput_total_tok_s", "rate": "offline"}, "max_throughput",
      "throughput_total_tok_s"),
+    ({"metric": "throughput_out_tok_s", "notes": "benchmark_serving.py"}, "static_throughput",
+     "out_served"),
+    ({"metric": "throughput_total_tok_s", "notes": "InferenceMAX"}, "static_throughput",
+     "total_served"),
+    ({"metric": "req_s", "notes": "closed loop, 8 users"}, "static_throughput", "requests_served"),
+    ({"metric": "req_s", "notes": "closed loop", **STATIC}, "static_throughput", "req_s"),
+    ({"metric": "req_s", "notes": "observed"}, "static_throughput", "req_s"),
     ({"metric": "prefill_ms", "batch": 1.0}, "prefill", "prefill_ms"),
     ({"metric": "prefill_tok_s", "batch": 1.0, "input": 511.0}, "prefill_short", "prefill_tok_s"),
     ({"metric": "prefill_tok_s", "batch": 1.0, "input": 512.0}, "prefill", "prefill_tok_s"),
@@ -53,6 +61,20 @@ def refused(**changes: Any) -> str:
 def test_phases(changes: dict[str, Any], phase: str, figure: str) -> None:
     found = case(**changes)
     assert (found.phase, found.figure) == (phase, figure)
+
+
+@pytest.mark.parametrize("batch", [1.0, 16.0, 5000.0])
+def test_a_served_run_tells_one_story(batch: float) -> None:
+    """Requests in the system = rate x time of a request (Little): throughput, TTFT and TPOT of one
+    run agree, also where users wait for a place."""
+    metrics = ("ttft_ms", "tpot_ms", "throughput_out_tok_s", "throughput_total_tok_s", "req_s")
+    cases = [case(metric=m, batch=batch, notes="closed loop", n_devices=2, tp=2) for m in metrics]
+    ttft, tpot, out, total, rate = predict(cases).expected
+    if batch == 1.0:
+        ttft = predict([case(metric="ttft_ms", batch=batch, rate="inf", n_devices=2,
+                             tp=2)]).expected[0]
+    assert rate == pytest.approx(batch / ((ttft + 255.0 * tpot) * 1e-3))
+    assert (out, total) == pytest.approx((256.0 * rate, 1280.0 * rate))
 
 
 def test_the_rough_phase_is_the_phase() -> None:

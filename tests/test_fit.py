@@ -16,7 +16,7 @@ from simulator.validation.measurements import Row, read_rows
 from simulator.validation.parts import BARE, Constants, Parts, parts_of
 from simulator.validation.predict import figures, predict
 from simulator.validation.run import PACKAGED
-from simulator.validation.split import fitted_groups, halves, range_groups
+from simulator.validation.split import FEWEST_COPIES, copies, fitted_groups, halves, range_groups
 
 SOURCES = ("TinyChat (llm-awq)", "FasterTransformer docs", "llama.cpp Apple Silicon",
            "gpt-fast README", "Qwen2/2.5 speed benchmark")
@@ -94,18 +94,36 @@ def test_a_source_weighs_less_than_its_rows() -> None:
 
 def test_halves_hold_whole_groups_of_every_source() -> None:
     every = read_rows(PACKAGED)
-    half = halves(every)
+    half, alike = halves(every), copies(every)
     assert set(half.values()) == {0, 1}
     assert half == halves(reversed(every))
     for source in {g[0] for g in half}:
-        sides = [side for group, side in half.items() if group[0] == source]
+        sides = [half[group] for group in {alike[g] for g in half if g[0] == source}]
         assert abs(sides.count(0) - sides.count(1)) <= 1
+
+
+def test_copies_of_a_run_under_another_name_are_on_one_side() -> None:
+    every = read_rows(PACKAGED)
+    group = max({r.group for r in every}, key=[r.group for r in every].count)
+    printed = [r for r in every if r.group == group]
+    assert len(printed) > FEWEST_COPIES
+    again = [replace(r, id=f"again-{r.id}", model=f"{r.model} again") for r in printed]
+    other = group[:2] + (f"{group[2]} again",)
+    for copied, alike in ((len(again), True), (FEWEST_COPIES, True), (FEWEST_COPIES - 1, False)):
+        rows = every + again[:copied] + [replace(r, value=r.value * 1.01) for r in again[copied:]]
+        assert (copies(rows)[other] == copies(rows)[group]) is alike
+        if alike:
+            half = halves(rows)
+            assert half[other] == half[group]
+            for fitted in (0, 1):
+                ranged = range_groups(half, fitted, copies(rows))
+                assert (other in ranged) == (group in ranged)
 
 
 def test_groups_that_set_ranges_are_not_fitted() -> None:
     half = halves(rows())
     for fitted in (0, 1):
-        chosen = range_groups(half, fitted)
+        chosen = range_groups(half, fitted, copies(rows()))
         assert chosen
         assert all(half[group] != fitted for group in chosen)
         rest = {g for g, side in half.items() if side != fitted} - chosen

@@ -23,6 +23,7 @@ from simulator.efficiency.constants import (
     Found,
     Pass,
     Split,
+    all_found,
     constants,
     constants_of,
     donor_key,
@@ -49,6 +50,9 @@ SHORT_PROMPT = 512
 
 # Share of bandwidth below which a fit of experts tells of back ends that nobody serves with.
 LEAST_OF_EXPERTS = 0.5
+# The same of attention that writes a narrow cache out in 16 bits before it reads it: slower than
+# leaving the cache in 16 bits, so engines choose another kernel.
+LEAST_OF_CACHE = 0.3
 
 # Which step of the fallback chain a level of the kernel constants is, for the whole device.
 _ORDER = ("chip", "architecture", "memory")
@@ -143,6 +147,11 @@ class Efficiency:
             found, self.units, h.memory_bandwidth)
         if found is not None and family == "gemm" and format != "bf16":
             base = msgspec.structs.replace(base, t0=smaller(base.t0, self._fused_floor()))
+        if family == "gemm" and format == "int8-weight":
+            # Widening 8 bits is no more work than unpacking 4.
+            packed = self._fitted(family, "int4-weight") if self.timed else None
+            if packed is not None:
+                base = msgspec.structs.replace(base, e=np.maximum(base.e, packed.constants.e))
         spec = self.level in ("spec", "measured")
         scale = engine.compute_scale if phase == "prefill" else 1.0
         compute, memory = scale * self._level.compute, engine.memory_scale * self._level.memory
@@ -185,10 +194,10 @@ class Efficiency:
             format = "bf16"    # fp32 was timed in eager calls, with the processor's time in them
         try:
             found = constants_of(self._key, family, format, self.engine.kernels)
-            if isinstance(found.constants, Experts) and min(
-                    found.constants.h, 2.0 * found.constants.e) < LEAST_OF_EXPERTS:
-                # What a library's slowest back ends pull its fit down to; engines choose others.
-                found = constants_of(self._key, family, format)
+            if not _served(found):
+                usual = constants_of(self._key, family, format)
+                others = all_found(self._key, family, found.format)
+                found = usual if family == "moe" else next(filter(_served, (usual, *others)), usual)
         except InputError:
             return None
         if found.level == "generic" or (isinstance(found.constants, Experts)
@@ -203,6 +212,14 @@ class Efficiency:
         if self.hardware.architecture == "cpu":
             floor = floor * self.units / CORES_A_FLOOR
         return KernelConstants(values["e"], values["h"], floor, values["p"])
+
+
+def _served(found: Found) -> bool:
+    """Whether engines serve with a kernel as fast as this fit says."""
+    c = found.constants
+    if isinstance(c, Experts):
+        return min(c.h, 2.0 * c.e) >= LEAST_OF_EXPERTS
+    return not (isinstance(c, Split) and "-kv-" in found.format) or c.h >= LEAST_OF_CACHE
 
 
 def _timed(h: Hardware) -> bool:

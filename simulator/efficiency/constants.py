@@ -160,6 +160,19 @@ def constants_of(key: DonorKey, family: str, format: str, library: str | None = 
     return found
 
 
+def all_found(key: DonorKey, family: str, format: str) -> Iterator[Found]:
+    """Every fit of a family in a format: from the nearest chip outwards, the surest first."""
+    chain = _chain(*key, family in MEMORY_DECIDES)
+    for level in LEVELS[:-1]:
+        for chip in chain[level]:
+            entries = load(chip).get(family, {}).get(format, {})
+            for library in sorted(entries, key=lambda x: float(entries[x].get("mape", np.inf))):
+                values = entries[library]
+                yield Found(build(family, values), level, chip, format, library,
+                            max(1.0 + float(values.get("mape", 0.0)) / 100.0,
+                                error(family, level)))
+
+
 def donor_key(h: Hardware) -> DonorKey:
     """What picks the donors of a device: its name, kind and sizes."""
     from simulator.efficiency.kernel_formats import peak

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simulator.efficiency import LEAST_OF_CACHE
 from simulator.efficiency.constants import FAMILIES, LEVELS, Level, build, entry_of, reading
 from simulator.efficiency.fits import ENOUGH_ROWS, MIN_ROWS, fit, fit_pooled, predict
 from simulator.efficiency.kernel_formats import peak
@@ -70,13 +71,16 @@ def fit_chip(hardware: Hardware, rows: pd.DataFrame) -> tuple[Nested, Nested]:
     kernels: Nested = defaultdict(lambda: defaultdict(dict))
     for key, part in rows.groupby(["family", "format"]):
         family, format = map(str, key)
-        # Triton's attention is off the roofline; the pooled constants are those of the others.
+        # Triton's attention is off the roofline, and so is what writes a narrow cache out first;
+        # the pooled constants are those of the others.
         slow = part["kernel"].str.lower().str.contains("triton") & part["family"].str.startswith(
             "attention")
         for (library, kernel), own in part.groupby(["library", "kernel"]):
             if len(own) >= MIN_ROWS:
                 name = f"{library}/{slug(str(kernel)) or 'all'}"
-                kernels[family][format][name] = _entry(family, own, hardware, format)
+                entry = kernels[family][format][name] = _entry(family, own, hardware, format)
+                if family.endswith("decode") and "-kv-" in format and entry["h"] < LEAST_OF_CACHE:
+                    slow |= part.index.isin(own.index)
         usual = part[~slow] if (~slow).sum() >= MIN_ROWS else part
         pool = pd.concat([_thinned(x) for _, x in usual.groupby(["library", "kernel"])])
         if len(pool) < MIN_ROWS:

@@ -37,6 +37,12 @@ OTHER_PHASES = ("prefill_short", "memory", "other")
 WIDE = ("fp16", "bf16", "fp32")
 # What a source means that prints no lengths beside a batch-1 decode rate: a short chat.
 UNSTATED = 128.0
+# What a source says whose requests were sent to a server: as one ends the next is sent, so that
+# prefills share the device with decode steps.
+SERVED = re.compile(r"\b(serv(?:ed|er|ing)|online|closed.loop|concurren\w+|genai-perf|aiperf)\b"
+                    r"|benchmark_serving", re.I)
+SERVED_FIGURES = {"throughput_out_tok_s": "out_served", "throughput_total_tok_s": "total_served",
+                  "req_s": "requests_served"}
 # Parts of the engine's text that say that prefill and decode ran on different machines.
 SPLIT = ("disagg",)
 # Makers whose software counts tensor parallel degrees in cores, several to a device.
@@ -223,6 +229,10 @@ def _phase(row: Row, setup: Setup, batch: float | None, prompt: float) -> tuple[
         return ("batch1_decode" if one else "static_throughput"), metric
     if batch is None or row.rate.lower().startswith(("inf", "offline")):
         return "max_throughput", metric
+    told = f"{row.notes} {row.engine} {row.rate}"
+    rounds = names.protocol_of(row.notes)[0] or 1.0
+    if engine.continuous and (SERVED.search(told) or rounds > 1.0):
+        return "static_throughput", SERVED_FIGURES[metric]
     return "static_throughput", metric
 
 

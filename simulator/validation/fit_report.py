@@ -15,7 +15,7 @@ from simulator.specs.engine import engine_names, load_engine
 from simulator.validation import names
 from simulator.validation.cases import OTHER_PHASES, PHASES, Case
 from simulator.validation.parts import Constants, Parts
-from simulator.validation.split import Group, range_groups, write_fitted
+from simulator.validation.split import Group, copies, range_groups, write_fitted
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _EFFICIENCY = _PACKAGE / "efficiency"
@@ -208,7 +208,7 @@ def counts(labels: Iterable[str], rows: Array) -> dict[str, int]:
 def write_all(constants: Constants, cases: Sequence[Case], parts: Parts, error: Array,
               known: Array, rows: Array, half: Mapping[Group, int], fitted: int) -> None:
     """Every data file of a fit on `rows`: constants, and what other rows say of its errors."""
-    ranges = range_groups(half, fitted)
+    ranges = range_groups(half, fitted, copies(c.row for c in cases))
     write_engines(constants, counts(parts.engine, rows))
     write_levels(constants, counts(parts.device, rows))
     write_spreads(spreads(cases, error, known, np.array([c.row.group in ranges for c in cases])))

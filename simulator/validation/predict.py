@@ -156,6 +156,9 @@ def figures(t: Terms, s: Serving, figure: Array, full: Array) -> Array:
     if s is BOUND:
         offline = np.minimum(offline, 1.0 / t.shared)
     requests = np.where(full, offline, t.flight / request)
+    served = t.users / (ttft + (t.output - 1.0) * tpot)
+    if s is BOUND:
+        served = np.minimum(served, 1.0 / t.shared)
     values = {
         "decode_tok_s_per_user": 1.0 / t.step, "decode_tok_s_total": t.flight / t.step,
         "tpot_ms": 1e3 * t.step, "tpot_served": 1e3 * tpot, "rate_served": 1.0 / tpot,
@@ -165,6 +168,8 @@ def figures(t: Terms, s: Serving, figure: Array, full: Array) -> Array:
         "throughput_out_tok_s": requests * t.output,
         "throughput_total_tok_s": requests * (t.prompt + t.output),
         "req_s": requests,
+        "out_served": served * t.output, "total_served": served * (t.prompt + t.output),
+        "requests_served": served,
     }
     found = np.full(len(figure), np.nan)
     for name, value in values.items():

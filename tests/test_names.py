@@ -187,6 +187,14 @@ def test_engines(engine: str, version: str, date: str, device: str, profile: str
     assert names.engine_of(engine, version, date, device) == profile
 
 
+@pytest.mark.parametrize(("engine", "device", "maker"), [
+    ("TensorRT-LLM", "MI300X", "AMD"), ("FasterTransformer", "Apple M2", "Apple"),
+    ("Transformers NeuronX", "h100", "NVIDIA")])
+def test_engines_of_one_maker(engine: str, device: str, maker: str) -> None:
+    with pytest.raises(UnknownError, match=f"{engine} doesn't run on devices of {maker}"):
+        names.engine_of(engine, "", "2025", device)
+
+
 def test_several_devices_of_old_llama_cpp_share_rows() -> None:
     found = [names.engine_of("llama.cpp", "", date, "rtx-4090", several)
              for date in ("2023-10", "2024-02") for several in (False, True)]

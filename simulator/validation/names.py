@@ -241,6 +241,8 @@ def engine_of(printed: str, version: str, date: str, device: str, several: bool 
     for rule in rules()["engines"]:
         if re.search(rule["match"], text) is None:
             continue
+        if hardware.vendor and rule.get("only", "") not in hardware.vendor.lower():
+            raise UnknownError(f"{printed} doesn't run on devices of {hardware.vendor}")
         if "vendor" in rule and rule["vendor"] not in (hardware.vendor or "").lower():
             continue
         if rule.get("kind") == "cpu" and not is_cpu(hardware):

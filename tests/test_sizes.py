@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from simulator.specs.catalogue import load_hardware, load_model
 from simulator.specs.engine import load_engine
 from simulator.validation.cases import case_of
 from simulator.validation.fit_report import KNOWN
-from simulator.validation.measurements import SIZES, Row
-from simulator.validation.size_ranges import size_spreads
-from simulator.validation.sizes import peak_bytes, size_of
+from simulator.validation.measurements import SIZES, Row, write_rows
+from simulator.validation.run import validate
+from simulator.validation.size_ranges import beyond, size_spreads
+from simulator.validation.sizes import peak_bytes, prompt_logits_gib, size_of
 
 GIB = 2.0**30
 
@@ -70,6 +72,32 @@ def test_weights_and_pool() -> None:
     assert size_of(d, "weights_gib", 1.0, 128.0, 128.0) == pytest.approx(14.9889, rel=0.005)
     tokens = size_of(d, "kv_tokens_capacity", 1.0, 128.0, 128.0)
     assert tokens == float(memory(d, 1.0, 128.0, 128.0).pool.tokens) > 100_000
+
+
+def test_logits_of_a_prompt_that_old_versions_kept(tmp_path: Path) -> None:
+    """Qwen2-0.5B, 30,720 tokens: 27.61 printed in June 2024; its successor, alike, 2.34.
+
+    Qwen's pages, transformers on A100 80GB, no version printed: one prediction, a range over both.
+    """
+    d = deployment("qwen2-0.5b", "a100-sxm4-80gb", "transformers")
+    kept = prompt_logits_gib(d, 1.0, 30_720.0)
+    assert kept == pytest.approx(30_720 * 151_936 * 6 / GIB)
+    assert size_of(d, "peak_mem_gib", 1.0, 30_720.0, 2048.0) + kept == pytest.approx(27.61, rel=0.1)
+    assert prompt_logits_gib(deployment("qwen2-0.5b", "a100-sxm4-80gb", "vllm"), 1.0, 9e3) == 0.0
+    path = tmp_path / "m.csv"
+    write_rows(path, [{"source": "s", "hardware": "NVIDIA A100 SXM 80GB", "n_devices": 1,
+                       "engine": "HF Transformers", "model": "Qwen2-0.5B-Instruct",
+                       "dtype_weights": "bf16", "batch_or_concurrency": 1, "input_len": 30_720,
+                       "output_len": 2048, "metric": metric, "value": value}
+                      for metric, value in (("peak_mem_gib", 27.61), ("peak_mem_gib", 2.34),
+                                            ("weights_gib", 0.92))])
+    old, new, weights = validate([path]).scored
+    assert old.inside
+    assert new.inside
+    assert old.predicted == new.predicted == pytest.approx(2.8, rel=0.1)
+    assert beyond(old) == 0.0
+    assert beyond(new) == pytest.approx(np.log(new.predicted / 2.34))
+    assert beyond(weights) == pytest.approx(weights.error)
 
 
 ROW = Row("T1", "s", "2025-11", "", "NVIDIA H100 SXM 80GB", 1, "vLLM", "0.10", "Llama-3.1-8B",

@@ -1,7 +1,8 @@
 """Ranges of memory: `python -m simulator.validation.size_ranges FILE... [--write]`.
 
-No constant is fitted on sizes, so a fit leaves their ranges as they are. They are set here, on the
-groups that set the other ranges, by metric, and hold for every device.
+No constant is fitted on sizes, so a fit leaves their ranges as they are. They are set here, by
+metric and for every device, on the groups that constants and the other ranges are from: the last
+quarter tests all of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from simulator.validation.cases import Case
 from simulator.validation.fit_report import KNOWN, spread, write_spreads
 from simulator.validation.measurements import SIZES
 from simulator.validation.run import validate
+from simulator.validation.scores import Scored
+from simulator.validation.split import fitted_groups
 
 
 def size_spreads(cases: Sequence[Case], error: Array) -> dict[str, dict[str, float]]:
@@ -30,6 +33,13 @@ def size_spreads(cases: Sequence[Case], error: Array) -> dict[str, dict[str, flo
     return {name: dict.fromkeys(KNOWN, round(value, 3)) for name, value in found.items()}
 
 
+def beyond(s: Scored) -> float:
+    """Logarithm by which a figure lies outside of what its range spans before it is widened."""
+    factor = s.predicted / s.low
+    measured = s.case.row.value
+    return float(np.log(np.clip(measured, s.predicted, s.high / factor) / measured))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line of the module."""
     parser = argparse.ArgumentParser(prog="python -m simulator.validation.size_ranges",
@@ -37,10 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--write", action="store_true", help="keep the ranges")
     asked = parser.parse_args(arguments)
+    used = fitted_groups() | fitted_groups("ranges")
     try:
         scored = [s for s in validate(asked.files, include_fitted=True).scored
-                  if s.set_range and s.case.phase == "memory" and s.case.row.quality != "C"]
-        found = size_spreads([s.case for s in scored], np.array([s.error for s in scored]))
+                  if s.case.row.group in used and s.case.phase == "memory"
+                  and s.case.row.quality != "C"]
+        found = size_spreads([s.case for s in scored], np.array([beyond(s) for s in scored]))
         if asked.write:
             write_spreads(found)
     except InputError as error:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from simulator.deployment import Deployment, Parallelism
 from simulator.memory import memory, policy
 
+# Engines that run Hugging Face's generate, whose version few sources print: before 4.45 (September
+# 2024) it kept the logits of all tokens of a prompt, in 16 bits and once more in FP32.
+KEEPS_LOGITS = ("transformers", "transformers-cpu", "autoawq", "autoawq-gemv")
+LOGIT_BYTES = 2.0 + 4.0
+
 
 def size_of(d: Deployment, figure: str, batch: float, prompt: float, output: float) -> float:
     """Weights or peak [GiB], or tokens that the KV pool holds."""
@@ -30,4 +35,11 @@ def peak_bytes(d: Deployment, batch: float, prompt: float, output: float) -> flo
     return float(m.weights + m.kv) + devices * (float(m.activations) + context)
 
 
-__all__ = ["peak_bytes", "size_of"]
+def prompt_logits_gib(d: Deployment, batch: float, prompt: float) -> float:
+    """Logits of all tokens of the prompts [GiB], where the engine may have kept them; else 0."""
+    if d.engine.name not in KEEPS_LOGITS:
+        return 0.0
+    return LOGIT_BYTES * batch * prompt * d.model.head_rows / 2**30
+
+
+__all__ = ["peak_bytes", "prompt_logits_gib", "size_of"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ _TIMES = ("host_time", "layer_time", "sequence_time", "request_time")
 KNOWN = ("device", "architecture", "vendor", "none")
 # Share of measured values that a range is to hold.
 HELD = 0.80
-# A source's rows count as n to this power where a range is set, as in the fit, so that one can't
-# decide it.
+# The rows of a source, and of a setup in it, count as n to this power where a range is set, so that
+# one can't decide it.
 SOURCE_POWER = 0.3
 FEWEST = 30
 # Ranges by name, and the phases whose rows set them: those of `validate`, and of an estimate.
@@ -68,14 +69,23 @@ def table(cases: Sequence[Case], predictions: Mapping[str, Array], rows: Array) 
     return "\n".join(lines)
 
 
+def _weights(cases: Sequence[Case]) -> Array:
+    """Weight of each row: n rows of a setup count as n^SOURCE_POWER, and so do those of a source."""
+    setups = Counter((c.row.source, c.setup) for c in cases)
+    weight = np.array([setups[c.row.source, c.setup] ** (SOURCE_POWER - 1.0) for c in cases])
+    labels = np.array([c.row.source for c in cases])
+    for source in np.unique(labels):
+        mine = labels == source
+        weight[mine] *= np.sum(mine) ** SOURCE_POWER / np.sum(weight[mine])
+    return weight
+
+
 def spread(cases: Sequence[Case], error: Array, rows: Array) -> float:
-    """Factor that holds HELD of the marked rows, sources weighted; 0 where rows are too few."""
+    """Factor that holds HELD of the marked rows, weighted; 0 where they are too few."""
     sizes = np.abs(error[rows])
     if len(sizes) < FEWEST:
         return 0.0
-    sources = [c.row.source for c, use in zip(cases, rows, strict=True) if use]
-    count = {s: sources.count(s) for s in set(sources)}
-    weight = np.array([count[s] ** (SOURCE_POWER - 1.0) for s in sources])
+    weight = _weights([c for c, use in zip(cases, rows, strict=True) if use])
     order = np.argsort(sizes)
     place = np.cumsum(weight[order]) / np.sum(weight)
     return float(np.exp(np.interp(HELD, place, sizes[order])))
@@ -163,9 +173,11 @@ def write_spreads(found: Mapping[str, Mapping[str, float]]) -> None:
     Entries that aren't set again stay: times and sizes have their ranges from different rows.
     """
     lines = [HEADER.format(
-        what="Factors that hold 80 % of a quarter of the\n# groups, on which no constant was "
-             "fitted, by phase and by whose level the device has. Those of sizes\n# hold for every "
+        what="Factors that hold 80 % of the rows of a\n# quarter of the groups, on which no "
+             "constant was fitted, and of the fitted half, each half of it\n# by constants of the "
+             "other; by phase and by whose level the device has. Those of sizes hold for\n# every "
              "device (python -m simulator.validation.size_ranges FILE... --write).").rstrip()]
+    kept_spreads.cache_clear()    # what the file holds now, not when the fit began
     lines += [line[2:] for line in _yaml_table({**kept_spreads(), **found})]
     (_EFFICIENCY / "spread.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     kept_spreads.cache_clear()
@@ -207,11 +219,15 @@ def counts(labels: Iterable[str], rows: Array) -> dict[str, int]:
 
 def write_all(constants: Constants, cases: Sequence[Case], parts: Parts, error: Array,
               known: Array, rows: Array, half: Mapping[Group, int], fitted: int) -> None:
-    """Every data file of a fit on `rows`: constants, and what other rows say of its errors."""
+    """Every data file of a fit on `rows`: constants, and what other rows say of its errors.
+
+    error, known   of the fitted half by constants of its other half
+    """
     ranges = range_groups(half, fitted, copies(c.row for c in cases))
+    held_back = [c.row.group in ranges or half[c.row.group] == fitted for c in cases]
     write_engines(constants, counts(parts.engine, rows))
     write_levels(constants, counts(parts.device, rows))
-    write_spreads(spreads(cases, error, known, np.array([c.row.group in ranges for c in cases])))
+    write_spreads(spreads(cases, error, known, np.array(held_back)))
     write_points(cases, error, np.array([half[c.row.group] != fitted for c in cases]))
     write_fitted([g for g, side in half.items() if side == fitted], ranges)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from functools import cache
 
@@ -108,7 +109,7 @@ def test_copies_of_a_run_under_another_name_are_on_one_side() -> None:
     printed = [r for r in every if r.group == group]
     assert len(printed) > FEWEST_COPIES
     again = [replace(r, id=f"again-{r.id}", model=f"{r.model} again") for r in printed]
-    other = group[:2] + (f"{group[2]} again",)
+    other = (*group[:2], f"{group[2]} again")
     for copied, alike in ((len(again), True), (FEWEST_COPIES, True), (FEWEST_COPIES - 1, False)):
         rows = every + again[:copied] + [replace(r, value=r.value * 1.01) for r in again[copied:]]
         assert (copies(rows)[other] == copies(rows)[group]) is alike
@@ -153,6 +154,30 @@ def test_spread_holds_what_it_says() -> None:
     factor = spread(cases, error, np.ones(100, bool))
     assert np.mean(np.abs(error) <= np.log(factor)) == pytest.approx(0.8, abs=0.02)
     assert spread(cases, error, np.arange(100) < 10) == 0.0
+
+
+def test_a_setup_of_many_rows_does_not_decide_a_range() -> None:
+    """90 rows of one setup within 1 % and 10 of another at 50 %: 90^0.3 against 10^0.3, so the
+    second is 34 % of the weight and the range has to hold most of it."""
+    first = problem()[0][0]
+    other = replace(first, setup=replace(first.setup, tp=2))
+    error = np.array([0.01] * 90 + [0.5] * 10)
+    rows = np.ones(100, bool)
+    assert pytest.approx(0.341, abs=1e-3) == 1.0 / (1.0 + (90 / 10) ** 0.3)
+    assert spread([first] * 90 + [other] * 10, error, rows) == pytest.approx(np.exp(0.5))
+    assert spread([first] * 100, error, rows) == pytest.approx(np.exp(0.01))
+
+
+def test_rows_are_predicted_by_the_other_part() -> None:
+    cases, parts = problem()
+    used = np.array([fitting.told(c) for c in cases])
+    part = np.array([zlib.crc32(repr(c.row.group).encode()) % 2 == 0 for c in cases])
+    found, known = fitting.crossed(cases, used, part, parts)
+    for side in (False, True):
+        alone = fitting.fit(cases, used & (part == side), parts)[1]
+        assert found[part != side] == pytest.approx(alone[part != side])
+        assert list(known[part != side]) == list(
+            known_levels(parts, used & (part == side))[part != side])
 
 
 def test_each_step_away_from_a_known_device_widens() -> None:

@@ -151,7 +151,8 @@ class Efficiency:
             # Widening 8 bits is no more work than unpacking 4.
             packed = self._fitted(family, "int4-weight") if self.timed else None
             if packed is not None:
-                base = msgspec.structs.replace(base, e=np.maximum(base.e, packed.constants.e))
+                four = _unified(packed, self.units, h.memory_bandwidth)
+                base = msgspec.structs.replace(base, e=np.maximum(base.e, four.e))
         spec = self.level in ("spec", "measured")
         scale = engine.compute_scale if phase == "prefill" else 1.0
         compute, memory = scale * self._level.compute, engine.memory_scale * self._level.memory
@@ -218,8 +219,8 @@ def _served(found: Found) -> bool:
     """Whether engines serve with a kernel as fast as this fit says."""
     c = found.constants
     if isinstance(c, Experts):
-        return min(c.h, 2.0 * c.e) >= LEAST_OF_EXPERTS
-    return not (isinstance(c, Split) and "-kv-" in found.format) or c.h >= LEAST_OF_CACHE
+        return bool(min(c.h, 2.0 * c.e) >= LEAST_OF_EXPERTS)
+    return not (isinstance(c, Split) and "-kv-" in found.format) or bool(c.h >= LEAST_OF_CACHE)
 
 
 def _timed(h: Hardware) -> bool:

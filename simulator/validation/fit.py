@@ -23,7 +23,7 @@ from simulator.validation.fit_report import known_levels
 from simulator.validation.measurements import read_rows
 from simulator.validation.parts import BARE, Constants, Parts, parts_of
 from simulator.validation.predict import Serving, figures
-from simulator.validation.split import halves
+from simulator.validation.split import copies, halves, range_groups
 
 # (centre, spread of its logarithm) of each constant of an engine.
 ENGINE_PRIORS: dict[str, tuple[float, float]] = {
@@ -229,6 +229,17 @@ def fit(cases: Sequence[Case], mine: Array, parts: Parts | None = None
     return problem.constants(x), problem.predicted(x)
 
 
+def crossed(cases: Sequence[Case], used: Array, part: Array, parts: Parts) -> tuple[Array, Array]:
+    """(predictions, how well each device is known) of rows by constants of the other `part`.
+
+    Of both halves of the rows `used`, by `part`; what the ranges rest on beside the groups that
+    nothing was fitted on, since few sources have many of those.
+    """
+    found = {side: fit(cases, used & (part == side), parts)[1] for side in (False, True)}
+    known = {side: known_levels(parts, used & (part == side)) for side in (False, True)}
+    return (np.where(part, found[False], found[True]), np.where(part, known[False], known[True]))
+
+
 def one_factor(cases: Sequence[Case], parts: Parts, mine: Array) -> Array:
     """Predictions of ceilings divided by one efficiency a phase, the best for the rows `mine`."""
     bound = figures(parts.ceilings(), BARE, parts.figure, parts.full)
@@ -279,8 +290,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                   "one factor": one_factor(cases, parts, used), "tokline": predicted}
         print(table(cases, others, ~mine))
         if asked.write:
-            write_all(constants, cases, parts, np.log(predicted / parts.value),
-                      known_levels(parts, used), used, half, asked.half)
+            ranged = range_groups(half, 1 - asked.half, copies(c.row for c in cases))
+            part = np.array([c.row.group in ranged for c in cases])
+            again, known = crossed(cases, used, part, parts)
+            predicted = np.where(mine, again, predicted)
+            known = np.where(mine, known, known_levels(parts, used))
+            write_all(constants, cases, parts, np.log(predicted / parts.value), known, used, half,
+                      asked.half)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -70,7 +70,7 @@ def table(cases: Sequence[Case], predictions: Mapping[str, Array], rows: Array) 
 
 
 def _weights(cases: Sequence[Case]) -> Array:
-    """Weight of each row: n rows of a setup count as n^SOURCE_POWER, and so do those of a source."""
+    """Weight of each row: n rows of a setup, and of a source, count as n^SOURCE_POWER."""
     setups = Counter((c.row.source, c.setup) for c in cases)
     weight = np.array([setups[c.row.source, c.setup] ** (SOURCE_POWER - 1.0) for c in cases])
     labels = np.array([c.row.source for c in cases])

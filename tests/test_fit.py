@@ -12,7 +12,14 @@ import pytest
 from simulator.errors import InputError
 from simulator.validation import fit as fitting
 from simulator.validation.cases import Case, cases_of
-from simulator.validation.fit_report import KNOWN, known_levels, spread, spreads, table
+from simulator.validation.fit_report import (
+    KNOWN,
+    LEAST_WIDER,
+    known_levels,
+    spread,
+    spreads,
+    table,
+)
 from simulator.validation.measurements import Row, read_rows
 from simulator.validation.parts import BARE, Constants, Parts, parts_of
 from simulator.validation.predict import figures, predict
@@ -190,6 +197,18 @@ def test_each_step_away_from_a_known_device_widens() -> None:
         ordered = [widths[level] for level in KNOWN]
         assert ordered == sorted(ordered)
         assert ordered[0] > 1.0
+
+
+def test_a_few_odd_devices_do_not_tell_how_wide_a_level_is() -> None:
+    """Errors ten times as large on one unknown device: its level is wider by the rule alone."""
+    cases, _ = problem()
+    device = np.array([c.setup.hardware for c in cases])
+    odd = device == max(set(device), key=list(device).count)
+    known = np.where(odd, "none", "device")
+    error = np.where(odd, 1.0, 0.1) * np.linspace(-1.0, 1.0, len(cases))
+    for widths in spreads(cases, error, known, np.ones(len(cases), bool)).values():
+        assert np.log(widths["none"]) == pytest.approx(
+            np.log(widths["device"]) * (1.0 + sum(LEAST_WIDER.values())), rel=0.05)
 
 
 def test_how_well_a_device_is_known() -> None:

@@ -30,6 +30,8 @@ HELD = 0.80
 # one can't decide it.
 SOURCE_POWER = 0.3
 FEWEST = 30
+# Devices that must tell how much wider the range of a level is; where fewer do, LEAST_WIDER says.
+FEWEST_DEVICES = 12
 # Ranges by name, and the phases whose rows set them: those of `validate`, and of an estimate.
 RANGES = {**{phase: (phase,) for phase in (*PHASES, OTHER_PHASES[0])},
           "decode": ("batch1_decode", "tpot"), "prefill": ("prefill",)}
@@ -100,9 +102,12 @@ def spreads(cases: Sequence[Case], error: Array, known: Array, rows: Array
     phases = np.array([c.phase for c in cases])
     alone = rows & np.isin(phases, ALONE)
     widths = {level: spread(cases, error, alone & (known == level)) for level in KNOWN}
+    devices = {level: len({c.setup.hardware for c, use in zip(
+        cases, alone & (known == level), strict=True) if use}) for level in KNOWN}
     wider, last = {"device": 1.0}, 1.0
     for level, least in LEAST_WIDER.items():
-        ratio = np.log(widths[level]) / np.log(widths["device"]) if widths[level] > 1.0 else 0.0
+        told = widths[level] > 1.0 and devices[level] >= FEWEST_DEVICES
+        ratio = np.log(widths[level]) / np.log(widths["device"]) if told else 0.0
         last = max(float(ratio), last + least)
         wider[level] = last
     found = {}

@@ -179,8 +179,8 @@ def test_formulas_agree_with_the_simulation(row: tuple[Any, ...], share: float) 
 
 
 def test_a_rate_that_the_simulation_refutes_is_not_bought_by_formula() -> None:
-    """12/s on two H100 miss TPOT, 60 ms are asked: passes of prompts alone."""
-    ask = replace(asked(12.0, 2.0, 0.06, "2xh100", "llama-3.1-70b", shared=512,
+    """12/s on two H100 miss TPOT, 56 ms are asked: passes of prompts alone."""
+    ask = replace(asked(12.0, 2.0, 0.056, "2xh100", "llama-3.1-70b", shared=512,
                         engine="tensorrt-llm", formats=("fp8/fp8/fp8",)))
     ask = replace(ask, offers=tuple(replace(o, most=2) for o in ask.offers))
     for p in (plan(ask, simulate=False), plan(ask)):
@@ -190,7 +190,7 @@ def test_a_rate_that_the_simulation_refutes_is_not_bought_by_formula() -> None:
         # What the machine that is there misses is said; not only that it is too few of the nearest.
         assert re.search(r"needs [34] devices, 2 are there; (1 x 2|2 x 1), all that are there, "
                          r"(carry [\d.]+/s within the targets: at 12.0/s TPOT p99 would be "
-                         r"[6-9]\d\.\d ms, above the target of 60.0 ms|would not keep up: "
+                         r"(5[6-9]|[6-9]\d)\.\d ms, above the target of 56.0 ms|would not keep up: "
                          r"1[1-4]\d% of the (8|9|10)\.\d+/s at which the queue has no end), by "
                          "formula", limit)
 

@@ -81,7 +81,8 @@ def test_the_file_is_read_back_by_validate(capsys: Any, tmp_path: Path) -> None:
     assert len(rows) == 8
     assert {r.metric for r in rows} == {"prefill_ms", "tpot_ms"}
     assert {(r.batch, r.input) for r in rows} == {(1, 16), (2, 16), (1, 32), (2, 32)}
-    assert all("threads=1" in r.notes and r.quality == "A" for r in rows)
+    # On a machine with other work repeats lie far apart, and a row says so.
+    assert all("threads=1" in r.notes and r.quality in ("A", "C") for r in rows)
     assert len({r.id for r in rows}) == 8
     code, out, _ = tokline(capsys, "validate", str(file), "--json")
     assert code == 0

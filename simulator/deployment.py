@@ -12,7 +12,7 @@ import numpy as np
 from simulator.arrays import Array, holds_arrays
 from simulator.efficiency.hosts import host_times
 from simulator.errors import InputError, nearest
-from simulator.formats import NumberFormat, compute_format, number_format
+from simulator.formats import NumberFormat, compute_format, file_head, number_format
 from simulator.offload import Offload
 from simulator.sharding import Parallelism, check_parallelism
 from simulator.specs.engine import Engine, load_engine
@@ -183,6 +183,8 @@ class Deployment:
         asked = self.weights
         plain = native.get("weights", "bf16")
         default = number_format(plain if asked is None else asked, "weights")
+        if role in ("head", "embedding") and asked is not None and self.engine.quantised_head:
+            return number_format(file_head(default.name))
         if role in QUANTISED_ROLES:
             return number_format(native.get(role, default.name)) if asked is None else default
         if role in native:
@@ -192,13 +194,13 @@ class Deployment:
     def compute(self, role: str) -> str:
         """Precision at which the matrix unit multiplies the weights of a role."""
         compute = compute_format(self.weight_format(role), self.activation_format)
-        if not (self.engine.fp16_accumulate and compute in ("fp16", "bf16")):
+        if not (self.engine.fp16_accumulate and compute in ("fp16", "bf16", "fp32")):
             return compute
         h = self.hardware
         if h.peak_fp16 is None and h.peak_bf16 is None and h.peak_int8 is not None and (
                 self.weight_format(role).compute is None):
             return "int8"    # such engines quantise the input too, and take integer dot products
-        return FP16_SUMS
+        return compute if compute == "fp32" else FP16_SUMS
 
     @property
     def prefill_chunk(self) -> int | None:

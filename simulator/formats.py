@@ -89,6 +89,7 @@ _ALIASES = {
     "w8a8": "int8", "fp4": "nvfp4", "awq": "int4-g128-z4", "gptq": "int4-g128",
 }  # fmt: skip
 
+_GGUF_BELOW_SIX = re.compile(r"i?q[1-5]_")
 _GROUPED = re.compile(r"int([2-8])-g([1-9][0-9]{0,5})(?:-z([1-9]|[12][0-9]|3[0-2]))?")
 _MIXED = re.compile(r"mix-([0-9]{1,2}(?:\.[0-9]{1,17})?)")
 
@@ -115,6 +116,12 @@ def number_format(name: str, where: str = "format") -> NumberFormat:
         return NumberFormat(slug, float(mixed.group(1)), None, "mean of tensors of several formats")
     raise InputError(f"{where}: unknown number format '{name}'"
                      f"{nearest(slug, [*_FORMATS, 'int4-g128', 'int4-g32', 'int4-g64'])}")
+
+
+def file_head(name: str) -> str:
+    """Format of the LM head and the embedding in a file whose other weights are `name`, where it
+    quantises them too: GGUF files keep them at six bits at least."""
+    return "q6_k" if _GGUF_BELOW_SIX.match(name) else name
 
 
 def format_names() -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.allocation import KvPool
 from simulator.clock import OperationTime
 from simulator.deployment import has_features, native_activations
-from simulator.efficiency import SHORT_PROMPT
+from simulator.efficiency import SHORT_PROMPT, far_outside
 from simulator.efficiency.points import points_of
 from simulator.memory import GivenKv
 from simulator.offload_report import far_dict
@@ -193,8 +193,12 @@ def basis(e: Estimate, causes: list[Cause]) -> dict[str, Any]:
         text += (f"; engine {e.deployment.engine.title} {e.deployment.engine.version}"
                  + (f", whose constants add {format_time(fixed)} a request at the client"
                     if fixed else "")
-                 + f"; {measured(e)}; the range x{spread['one' if alone else 'decode']:g} on "
-                 f"decode, x{prefill:g} on prefill{short} {_held(e)} (docs/accuracy.md)")
+                 + f"; {measured(e)}; the range x{spread['one' if alone else 'decode']:.4g} on "
+                 f"decode, x{prefill:.4g} on prefill{short} {_held(e)} (docs/accuracy.md)")
+    odd = far_outside(e.deployment.engine.name, hardware.name)
+    if odd > 1.0:
+        text += (f"; rows of this engine on this device lie far outside of what it does on others, "
+                 f"{odd:g} ranges away: measure before you believe it")
     if hardware.status in ("announced", "hypothetical"):
         text += f"; {hardware.title} is {hardware.status}: its figures are not a specification"
     if causes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.validation.cases import APART, PHASES, Case, case_of, cases_of, rough_phase
@@ -317,3 +318,22 @@ def test_cores_hold_whole_kv_heads(model: str, copies: float) -> None:
     assert setup.copies == pytest.approx(copies)
     d = setup.deployment()
     assert d.engine.cache_copies == pytest.approx(copies)
+
+
+@pytest.mark.parametrize(("changes", "devices"), [
+    ({"hardware": "AMD EPYC 9654", "engine": "llama.cpp (CPU)", "model": "Llama-3.1-70B",
+      "weights": "Q4_K_M"}, 2),
+    ({"hardware": "NVIDIA H100 SXM 80GB", "tp": 16}, 16),
+    ({"hardware": "Apple M4 Max (40-core GPU)", "engine": "MLX", "weights": "4bit"}, 2)])
+def test_devices_that_nothing_joins_are_not_covered_row_by_row(changes: dict[str, Any],
+                                                              devices: int) -> None:
+    """A row of a group beyond its link is refused with the reason, or predicted over the next
+    link; the rows beside it are scored all the same."""
+    rows = [ROW, replace(ROW, **{"n_devices": devices, **changes}), ROW]
+    cases, missing = cases_of(rows)
+    assert [c.index for c in cases] == [i for i in range(3) if i not in missing]
+    assert 0 not in missing
+    assert 2 not in missing
+    for reason in missing.values():
+        assert "link" in reason
+    assert np.all(predict(cases).expected > 0)

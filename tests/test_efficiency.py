@@ -428,7 +428,7 @@ def test_all_cores_of_a_processor_wait_at_the_end_of_a_kernel() -> None:
     many, few = (Efficiency(Hardware.load(h), engine)
                  for h in ("ampereone-a192-32x", "raspberry-pi-5"))
     assert (many.units, few.units) == (192, 4)
-    assert many.kernel("gemm").t0 == pytest.approx(48 * few.kernel("gemm").t0)
+    assert many.kernel("gemm").t0 == pytest.approx(48**0.7 * few.kernel("gemm").t0)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
@@ -452,3 +452,45 @@ def test_eight_bits_are_widened_as_fast_as_four(chip: str) -> None:
     e = Efficiency(Hardware.load(chip), load_engine("vllm"))
     assert e.kernel("gemm", "int8-weight", "prefill").e >= e.kernel(
         "gemm", "int4-weight", "prefill").e
+
+
+def test_an_odd_engine_on_a_device_has_a_range_of_its_own() -> None:
+    """llama.cpp's SYCL on Intel's Max 1550 misses by 60 times; every other device is as before."""
+    odd = spreads()["pairs"]
+    assert odd
+    for pair, power in odd.items():
+        engine, device = pair.split(" on ")
+        own = Efficiency(Hardware.load(device), load_engine(engine))
+        known = "none" if own.known == "memory" else own.known
+        for name, phase in (("decode", "decode"), ("prefill", "prefill"),
+                            ("one", "batch1_decode")):
+            usual = spreads()[phase][known]
+            assert usual < own.spread[name] == pytest.approx(
+                max(usual, min(usual**power, simulator.efficiency.WIDEST)))
+        other = Efficiency(Hardware.load(device), load_engine("tensorrt-llm-static"))
+        assert other.spread["decode"] == spreads()["decode"][known]
+
+
+@pytest.mark.parametrize("chip", ["a100-pcie-40gb", "a100-pcie-80gb", "v100-pcie-32gb", "t4"])
+def test_calls_from_python_are_no_kernels(chip: str) -> None:
+    """PyTorch's norm on an A100 (PCIe) was timed at 52 us with its call, the kernel takes 2.4."""
+    floor = float(Efficiency(Hardware.load(chip), load_engine("vllm"))
+                  .kernel("elementwise", "norm").t0)
+    assert 0.0 < floor < 6e-6
+
+
+def test_more_cores_do_not_make_a_processor_slower() -> None:
+    """The 9755 has a quarter more bandwidth than the 9654, and a third more cores."""
+    model, engine = Model.load("llama-3.1-8b"), load_engine("llama.cpp-cpu")
+    old, new = (estimate(Deployment(model, Hardware.load(name), engine, weights="q4_k_m"),
+                         Workload(1.0, 1024.0, 256.0)) for name in ("epyc-9654", "epyc-9755"))
+    assert new.tpot.expected < old.tpot.expected
+    assert new.ttft.expected < old.ttft.expected
+
+
+def test_a_processor_multiplies_packed_weights_by_dot_products() -> None:
+    """Raspberry Pi 5, Llama 2 7B Q4_0, 512 tokens: 8.1 tok/s in ggml-org/llama.cpp#6928."""
+    e = estimate(Deployment(Model.load("llama-2-7b"), Hardware.load("raspberry-pi-5"),
+                            load_engine("llama.cpp-cpu"), weights="q4_0"),
+                 Workload(1.0, 512.0, 1.0))
+    assert 512.0 / e.ttft.high < 8.1 < 512.0 / e.ttft.low

@@ -16,6 +16,7 @@ from simulator.validation.fit_report import (
     KNOWN,
     LEAST_WIDER,
     known_levels,
+    ranges_of,
     spread,
     spreads,
     table,
@@ -179,12 +180,21 @@ def test_rows_are_predicted_by_the_other_part() -> None:
     cases, parts = problem()
     used = np.array([fitting.told(c) for c in cases])
     part = np.array([zlib.crc32(repr(c.row.group).encode()) % 2 == 0 for c in cases])
-    found, known = fitting.crossed(cases, used, part, parts)
+    nothing, every = np.zeros(len(cases), bool), np.ones(len(cases), bool)
+    own = np.zeros(len(cases))
+    found, known = fitting.crossed(cases, used, part, parts, own, nothing)
     for side in (False, True):
-        alone = fitting.fit(cases, used & (part == side), parts)[1]
+        alone = np.log(fitting.fit(cases, used & (part == side), parts)[1] / parts.value)
         assert found[part != side] == pytest.approx(alone[part != side])
         assert list(known[part != side]) == list(
             known_levels(parts, used & (part == side))[part != side])
+    # Where the constants of all rows miss by nothing, those of a part miss for want of rows alone.
+    again = fitting.crossed(cases, used, part, parts, own, every)[0]
+    phases = np.array([c.phase for c in cases])
+    for phase in np.unique(phases):
+        mine = phases == phase
+        few = np.sum(mine) < fitting.FEWEST_ROWS
+        assert again[mine] == pytest.approx(found[mine] if few else 0.0)
 
 
 def test_each_step_away_from_a_known_device_widens() -> None:
@@ -209,6 +219,23 @@ def test_a_few_odd_devices_do_not_tell_how_wide_a_level_is() -> None:
     for widths in spreads(cases, error, known, np.ones(len(cases), bool)).values():
         assert np.log(widths["none"]) == pytest.approx(
             np.log(widths["device"]) * (1.0 + sum(LEAST_WIDER.values())), rel=0.05)
+
+
+def test_an_engine_that_is_far_off_on_a_device_has_a_range_of_its_own() -> None:
+    """Of one pair all errors are 2, of the others 0.1: the others' range stays what it was, and the
+    pair needs ln 2 widths of it, wherever its rows are."""
+    cases, parts = problem()
+    pairs = np.array([f"{c.setup.engine} on {d}" for c, d in zip(cases, parts.device, strict=True)])
+    odd = next(p for p in sorted(set(pairs)) if np.sum(pairs == p) >= 30
+               and len({c.row.group for c, q in zip(cases, pairs, strict=True) if q == p}) > 1)
+    error = np.where(pairs == odd, 2.0, 0.1)
+    known, rows = np.full(len(cases), "device"), np.ones(len(cases), bool)
+    found, powers = ranges_of(cases, error, error, known, known, rows)
+    assert set(powers) == {odd}
+    assert powers[odd] == pytest.approx(2.0 / 0.1, rel=0.03)
+    for widths in found.values():
+        assert widths["device"] == pytest.approx(np.exp(0.1), abs=1e-3)
+    assert ranges_of(cases, error / error, error / error, known, known, rows)[1] == {}
 
 
 def test_how_well_a_device_is_known() -> None:

@@ -237,7 +237,7 @@ def test_unknown_engines(printed: str) -> None:
     ("AWQ", "", "int4-g128-z4", "fp16", None),
     ("gptq-int4", "", "int4-g128", "fp16", None),
     ("EXL2 4.0 bpw", "", "mix-4.0", "fp16", "q6_k"),
-    ("w4a8 g256", "", "int4-g256", "fp32", "int8"),
+    ("w4a8 g256", "", "int4-g256", "int8", "int8"),
     ("Q4_K_M", "", "q4_k_m", "fp16", "q6_k"),
     ("llama 7B Q4_K - Medium", "", "q4_k_m", "fp16", "q6_k"),
     ("Q8_0", "", "q8_0", "fp16", "q8_0"),
@@ -303,7 +303,7 @@ def test_every_rented_machine_is_of_a_device() -> None:
 
 def test_kv_formats() -> None:
     assert [names.kv_format_of(t) for t in ("", "auto", "FP16", "fp8_e4m3", "q8_0", "int4")] == [
-        None, None, "fp16", "fp8", "int8", "int4-g128"]
+        None, "bf16", "fp16", "fp8", "int8", "int4-g128"]
     with pytest.raises(UnknownError, match="KV format without a rule: fp2"):
         names.kv_format_of("fp2")
 

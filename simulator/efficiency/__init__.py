@@ -28,6 +28,7 @@ from simulator.efficiency.constants import (
     constants_of,
     donor_key,
     index,
+    libraries,
 )
 from simulator.efficiency.kernel_formats import kernel_format
 from simulator.efficiency.levels import Level, level_of
@@ -45,6 +46,8 @@ FRACTION_CAP = 0.95
 # Factors of the range of a machine whose own kernels were timed: held about 80 % of the passes of
 # the executor in trial runs (`tokline validate --executor` prints what they hold now).
 MEASURED_SPREAD = {"prefill": 1.16, "decode": 1.25}
+# Factor beyond which a range says nothing; the words say that rows lie outside even so.
+WIDEST = 8.0
 # Prompts below this length [tokens] measure launches more than arithmetic: a range of their own.
 SHORT_PROMPT = 512
 
@@ -64,11 +67,16 @@ _TIMED_VENDORS = frozenset({"NVIDIA", "AMD"})
 
 # Vector instructions of a multiply-add with a packed weight: shift, mask, convert, scale, and it.
 INSTRUCTIONS_A_WEIGHT = 5.0
-
+# The same on a processor, in multiply-adds of fp32: it has dot products of 8 bits, four to a lane,
+# so that unpacking 4 bits is most of the work. Fewer bits, with scales of their own, take more.
+PROCESSOR_INSTRUCTIONS = {"int2-weight": 5.0}
+PROCESSOR_INSTRUCTIONS_A_WEIGHT = 1.25
 
 # Cores that the floors of kernels.yaml mean on a processor: all wait for each other at the end of a
-# kernel, which takes longer the more they are.
-CORES_A_FLOOR = 10.0
+# kernel, which takes longer the more they are, by this power.
+CORES_A_FLOOR, WAIT_FOR_CORES = 10.0, 0.7
+# Library of fits to calls from Python: their floors are the processor's time, not the kernel's.
+EAGER = "pytorch"
 
 
 class KernelConstants(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +128,8 @@ class Efficiency:
         self._key = donor_key(hardware) if self.timed else None
         self._level = level_of(hardware)
         self.known = self._level.known
-        self.spread: dict[str, float] = _spread(self.level, self._level)
+        self.spread: dict[str, float] = _spread(self.level, self._level, engine.name,
+                                                  hardware.name)
         self._kept: dict[tuple[str, str, str], KernelConstants] = {}
 
     def prefill_spread(self, prompt: Array) -> Array:
@@ -166,8 +175,8 @@ class Efficiency:
         eager = engine.prefill_launch_scale if phase == "prefill" and not spec else 1.0
         own_e, own_h = h.compute_efficiency, h.bandwidth_efficiency
         if engine.vector_products and format.endswith("-weight"):
-            base = msgspec.structs.replace(base, e=COMPUTE_CAP * h.vector_peak / h.peak("fp16")[0]
-                                           / INSTRUCTIONS_A_WEIGHT)
+            share = COMPUTE_CAP * h.vector_peak / h.peak("fp16")[0]
+            base = msgspec.structs.replace(base, e=share / _instructions(h, format))
         return msgspec.structs.replace(
             base,
             e=smaller((base.e if own_e is None else own_e) / compute, COMPUTE_CAP),
@@ -195,10 +204,11 @@ class Efficiency:
             format = "bf16"    # fp32 was timed in eager calls, with the processor's time in them
         try:
             found = constants_of(self._key, family, format, self.engine.kernels)
-            if not _served(found):
+            if not _served(family, found):
                 usual = constants_of(self._key, family, format)
-                others = all_found(self._key, family, found.format)
-                found = usual if family == "moe" else next(filter(_served, (usual, *others)), usual)
+                nearer = (usual, *(() if family == "moe" else all_found(self._key, family,
+                                                                        found.format)))
+                found = next((f for f in nearer if _served(family, f)), usual)
         except InputError:
             return None
         if found.level == "generic" or (isinstance(found.constants, Experts)
@@ -211,13 +221,22 @@ class Efficiency:
         values = _table()["generic"][name] | self._entry.get(name, {})
         floor = values["t0_us"] * 1e-6
         if self.hardware.architecture == "cpu":
-            floor = floor * self.units / CORES_A_FLOOR
+            floor = floor * (self.units / CORES_A_FLOOR) ** WAIT_FOR_CORES
         return KernelConstants(values["e"], values["h"], floor, values["p"])
 
 
-def _served(found: Found) -> bool:
+def _instructions(hardware: Hardware, format: str) -> float:
+    """Vector instructions of a multiply-add with a packed weight."""
+    if hardware.architecture != "cpu":
+        return INSTRUCTIONS_A_WEIGHT
+    return PROCESSOR_INSTRUCTIONS.get(format, PROCESSOR_INSTRUCTIONS_A_WEIGHT)
+
+
+def _served(family: str, found: Found) -> bool:
     """Whether engines serve with a kernel as fast as this fit says."""
     c = found.constants
+    if libraries(family, found) == {EAGER}:
+        return False
     if isinstance(c, Experts):
         return bool(min(c.h, 2.0 * c.e) >= LEAST_OF_EXPERTS)
     return not (isinstance(c, Split) and "-kv-" in found.format) or bool(c.h >= LEAST_OF_CACHE)
@@ -276,12 +295,21 @@ def spreads() -> dict[str, Any]:
     return load_yaml(Path(__file__).with_name("spread.yaml"))
 
 
-def spread_of(phase: str, known: str) -> float:
-    """Factor of the range of a phase; a class of memory alone tells no more than nothing."""
-    return float(spreads()[phase]["none" if known == "memory" else known])
+def spread_of(phase: str, known: str, engine: str = "", device: str = "") -> float:
+    """Factor of the range of a phase; a class of memory alone tells no more than nothing.
+
+    Of an engine on a device whose own rows lie far outside of it, a power of it.
+    """
+    factor = float(spreads()[phase]["none" if known == "memory" else known])
+    return float(max(factor, min(factor ** far_outside(engine, device), WIDEST)))
 
 
-def _spread(level: str, known: Level) -> dict[str, float]:
+def far_outside(engine: str, device: str) -> float:
+    """Widths of the range that 80 % of the rows of an engine on a device need; 1: the usual."""
+    return float(spreads().get("pairs", {}).get(f"{engine} on {device}", 1.0))
+
+
+def _spread(level: str, known: Level, engine: str, device: str) -> dict[str, float]:
     if level == "ideal":
         return {"prefill": 1.0, "prefill_short": 1.0, "decode": 1.0, "one": 1.0}
     if level == "measured":
@@ -289,7 +317,7 @@ def _spread(level: str, known: Level) -> dict[str, float]:
                                   "one": MEASURED_SPREAD["decode"]}
     # A statement in the hardware file is as good as its source: no better than a known device.
     how = "device" if level == "spec" else known.known
-    return {phase: spread_of(name, how) for phase, name in (
+    return {phase: spread_of(name, how, engine, device) for phase, name in (
         ("prefill", "prefill"), ("prefill_short", "prefill_short"), ("decode", "decode"),
         ("one", "batch1_decode"))}
 

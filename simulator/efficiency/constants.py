@@ -108,7 +108,8 @@ LEAST_CACHE = 0.5
 RELATED = {
     "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"), "nvfp4": ("mxfp4", "fp8", "bf16"),
     "mxfp4": ("nvfp4", "fp8", "bf16"), "int8": ("fp8", "bf16"), "int8-weight": ("int4-weight",
-    "bf16"), "int4-weight": ("int8-weight", "bf16"), "mxfp4-weight": ("int4-weight", "bf16"),
+    "bf16"), "int4-weight": ("int8-weight", "bf16"),
+    "int2-weight": ("int4-weight", "int8-weight", "bf16"), "mxfp4-weight": ("int4-weight", "bf16"),
     "mxfp4-mxfp8": ("mxfp4-weight", "nvfp4", "fp8", "bf16"), "int4-fp8": ("fp8", "bf16"),
     "bf16-kv-fp8": ("fp8", "bf16"), "fp32": ("bf16",),
 }
@@ -171,6 +172,12 @@ def all_found(key: DonorKey, family: str, format: str) -> Iterator[Found]:
                 yield Found(build(family, values), level, chip, format, library,
                             max(1.0 + float(values.get("mape", 0.0)) / 100.0,
                                 error(family, level)))
+
+
+def libraries(family: str, found: Found) -> set[str]:
+    """Libraries whose timings a fit rests on."""
+    entries = load(found.donor).get(family, {}).get(found.format, {})
+    return {found.library} if found.library != "default" else set(entries) - {"default"}
 
 
 def donor_key(h: Hardware) -> DonorKey:

@@ -30,6 +30,7 @@ FORMATS = {
     "int8": KernelFormat(1.0, 1.0, "int8"),
     "int8-weight": KernelFormat(1.0, 2.0, "bf16"),
     "int4-weight": KernelFormat(0.53, 2.0, "bf16"),
+    "int2-weight": KernelFormat(0.28, 2.0, "bf16"),
     "mxfp4-weight": KernelFormat(0.53125, 2.0, "bf16"),
     "mxfp4-mxfp8": KernelFormat(0.53125, 1.03125, "fp8"),
     "int4-fp8": KernelFormat(0.53, 1.0, "fp8"),
@@ -73,7 +74,8 @@ def of_matrix(weights: NumberFormat, activations: NumberFormat) -> str:
             return "int8-weight"
         return weights.name if weights.name in ("fp8-block", "int8") else "fp8"
     if not narrow:
-        return "mxfp4-weight" if weights.name == "mxfp4" else "int4-weight"
+        few = "int2-weight" if weights.bits < 3 else "int4-weight"
+        return "mxfp4-weight" if weights.name == "mxfp4" else few
     if activations.bits < 8:
         return "mxfp4" if weights.name == "mxfp4" else "nvfp4"
     return "mxfp4-mxfp8" if weights.name == "mxfp4" else "int4-fp8"

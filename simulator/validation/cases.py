@@ -11,12 +11,13 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from simulator.deployment import Deployment, Parallelism
+from simulator.deployment import Deployment, Parallelism, Workload
 from simulator.efficiency import SHORT_PROMPT
 from simulator.errors import InputError
 from simulator.memory import memory, weight_bytes
 from simulator.network import link_domain
 from simulator.parameters import parameters_total
+from simulator.request import estimate
 from simulator.sharding import tensor_parallel_degrees
 from simulator.specs.engine import load_engine
 from simulator.specs.hardware import Hardware
@@ -370,6 +371,9 @@ def _refusal(setup: Setup) -> str:
         d = setup.deployment()
         if float(weight_bytes(d)) > d.hardware.memory_capacity:
             return "the weights alone exceed the memory of the devices stated"
+        domain = link_domain(d.hardware)
+        if domain is not None and d.devices > domain:
+            estimate(d, Workload(1.0, 1.0, 2.0))    # groups may reach beyond the link, or may not
     except InputError as error:
         return f"deployment not possible: {error}"
     return ""

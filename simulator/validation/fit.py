@@ -33,6 +33,9 @@ ENGINE_PRIORS: dict[str, tuple[float, float]] = {
     "request_time": (1e-3, 1.0), "queue_steps": (3.0, 0.7), "burst": (0.07, 0.5),
     "interference": (1.0, 0.15), "fill": (0.9, 0.1),
 }
+# Spread of the scale on prefill's arithmetic of an engine that isn't fused: what its products are
+# made of is its own, and says nothing of the device.
+UNFUSED_COMPUTE = 1.0
 # Servers answer over HTTP, after their queue.
 SERVER_REQUEST_TIME = 20e-3
 # Engines whose host launches every kernel, or every step of an unfused layer: its time a layer.
@@ -40,7 +43,8 @@ EAGER_LAYER_TIME = 400e-6
 # Spreads for an engine whose prefill alone is eager: its decode is CUDA graphs of the kernels that
 # others launch too and waits for no host, and its server answers as others do. What its TTFT has
 # beyond that is of prefill and of the queue.
-OF_GRAPHS = {"launch_scale": 0.05, "layer_time": 0.3, "host_time": 0.5, "request_time": 0.3}
+OF_GRAPHS = {"launch_scale": 0.05, "memory_scale": 0.03, "layer_time": 0.3, "host_time": 0.5,
+             "request_time": 0.3}
 # Spread of the logarithm of a level: of a class of memory and of a vendor's class, of an
 # architecture and of a device among its like. The kernels of NVIDIA's HBM parts were timed one by
 # one, so theirs is near one.
@@ -103,6 +107,8 @@ class _Problem:
             eager = np.array([e.prefill_launch_scale != 1.0 for e in profiles])
             if name == "prefill_launch_scale":    # of the engines that say so alone
                 centres, spreads = np.where(eager, centres, 1.0), np.where(eager, spreads, 1e-6)
+            if name == "compute_scale":
+                spreads = np.where([e.fused for e in profiles], spreads, UNFUSED_COMPUTE)
             if name in OF_GRAPHS:    # the rest of such an engine is graphs of common kernels
                 spreads = np.where(eager, OF_GRAPHS[name], spreads)
             found.append((name, kind, np.log(centres), spreads))
@@ -229,15 +235,26 @@ def fit(cases: Sequence[Case], mine: Array, parts: Parts | None = None
     return problem.constants(x), problem.predicted(x)
 
 
-def crossed(cases: Sequence[Case], used: Array, part: Array, parts: Parts) -> tuple[Array, Array]:
-    """(predictions, how well each device is known) of rows by constants of the other `part`.
+def crossed(cases: Sequence[Case], used: Array, part: Array, parts: Parts, own: Array,
+            ranged: Array) -> tuple[Array, Array]:
+    """(errors, how well each device is known) of rows by constants of the other `part`.
 
     Of both halves of the rows `used`, by `part`; what the ranges rest on beside the groups that
-    nothing was fitted on, since few sources have many of those.
+    nothing was fitted on, since few sources have many of those. Constants of half as many rows miss
+    by more than those of all, whose errors are `own`: by how much, the rows `ranged` tell, on which
+    neither was fitted, phase by phase.
     """
-    found = {side: fit(cases, used & (part == side), parts)[1] for side in (False, True)}
+    found = {side: np.log(fit(cases, used & (part == side), parts)[1] / parts.value)
+             for side in (False, True)}
     known = {side: known_levels(parts, used & (part == side)) for side in (False, True)}
-    return (np.where(part, found[False], found[True]), np.where(part, known[False], known[True]))
+    error = np.where(part, found[False], found[True])
+    phases = np.array([c.phase for c in cases])
+    for phase in np.unique(phases):
+        rows = ranged & (phases == phase)
+        if np.sum(rows) >= FEWEST_ROWS:
+            more = np.median(np.abs([found[False][rows], found[True][rows]]))
+            error[phases == phase] *= min(float(np.median(np.abs(own[rows])) / more), 1.0)
+    return error, np.where(part, known[False], known[True])
 
 
 def one_factor(cases: Sequence[Case], parts: Parts, mine: Array) -> Array:
@@ -290,13 +307,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                   "one factor": one_factor(cases, parts, used), "tokline": predicted}
         print(table(cases, others, ~mine))
         if asked.write:
-            ranged = range_groups(half, 1 - asked.half, copies(c.row for c in cases))
-            part = np.array([c.row.group in ranged for c in cases])
-            again, known = crossed(cases, used, part, parts)
-            predicted = np.where(mine, again, predicted)
-            known = np.where(mine, known, known_levels(parts, used))
-            write_all(constants, cases, parts, np.log(predicted / parts.value), known, used, half,
-                      asked.half)
+            own, alike = np.log(predicted / parts.value), copies(c.row for c in cases)
+            part, ranged = (np.array([c.row.group in groups for c in cases]) for groups in (
+                range_groups(half, side, alike) for side in (1 - asked.half, asked.half)))
+            again, known = crossed(cases, used, part, parts, own, ranged)
+            write_all(constants, cases, parts, own, np.where(mine, again, own),
+                      np.where(mine, known, known_levels(parts, used)), used, half, asked.half)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -32,6 +32,8 @@ SOURCE_POWER = 0.3
 FEWEST = 30
 # Devices that must tell how much wider the range of a level is; where fewer do, LEAST_WIDER says.
 FEWEST_DEVICES = 12
+# Widths that an engine on a device must miss by to have a range of its own.
+FAR_OUTSIDE = 2.0
 # Ranges by name, and the phases whose rows set them: those of `validate`, and of an estimate.
 RANGES = {**{phase: (phase,) for phase in (*PHASES, OTHER_PHASES[0])},
           "decode": ("batch1_decode", "tpot"), "prefill": ("prefill",)}
@@ -119,6 +121,23 @@ def spreads(cases: Sequence[Case], error: Array, known: Array, rows: Array
     return found
 
 
+def odd_pairs(cases: Sequence[Case], own: Array, known: Array, rows: Array,
+              found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Power of the range of an engine on a device whose own rows, even those that constants were
+    fitted on, lie far outside of it: what no constant of it describes."""
+    beyond: dict[str, list[float]] = {}
+    groups: dict[str, set[Group]] = {}
+    for case, error, level, use in zip(cases, own, known, rows, strict=True):
+        if use and case.phase in found:
+            pair = f"{case.setup.engine} on {names.hardware_of(case.setup.hardware).name}"
+            width = np.log(found[case.phase][str(level)])
+            beyond.setdefault(pair, []).append(float(np.abs(error) / width))
+            groups.setdefault(pair, set()).add(case.row.group)
+    held = {pair: float(np.quantile(sizes, HELD)) for pair, sizes in beyond.items()
+            if len(sizes) >= FEWEST and len(groups[pair]) > 1}
+    return {pair: round(power, 1) for pair, power in held.items() if power >= FAR_OUTSIDE}
+
+
 def _quantity(seconds: float) -> str:
     return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"
 
@@ -172,18 +191,35 @@ def write_levels(constants: Constants, rows: Mapping[str, int]) -> None:
     (_EFFICIENCY / "levels.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def write_spreads(found: Mapping[str, Mapping[str, float]]) -> None:
+def ranges_of(cases: Sequence[Case], own: Array, error: Array, known: Array, level: Array,
+              rows: Array) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """(factors by phase, powers of odd pairs); what is odd doesn't widen the range of the rest."""
+    pairs = odd_pairs(cases, own, level, rows, spreads(cases, error, known, rows))
+    usual = np.array([f"{c.setup.engine} on {names.hardware_of(c.setup.hardware).name}"
+                      not in pairs for c in cases])
+    found = spreads(cases, error, known, rows & usual)
+    return found, odd_pairs(cases, own, level, rows, found)
+
+
+def write_spreads(found: Mapping[str, Mapping[str, float]],
+                  pairs: Mapping[str, float] | None = None) -> None:
     """spread.yaml: by which factor measured figures lie above or below the expectation.
 
     Entries that aren't set again stay: times and sizes have their ranges from different rows.
+    `pairs`: powers of them for an engine on a device.
     """
     lines = [HEADER.format(
         what="Factors that hold 80 % of the rows of a\n# quarter of the groups, on which no "
              "constant was fitted, and of the fitted half, each half of it\n# by constants of the "
              "other; by phase and by whose level the device has. Those of sizes hold for\n# every "
-             "device (python -m simulator.validation.size_ranges FILE... --write).").rstrip()]
+             "device (python -m simulator.validation.size_ranges FILE... --write). pairs: power\n"
+             "# for an engine on a device whose own rows lie far outside.").rstrip()]
     kept_spreads.cache_clear()    # what the file holds now, not when the fit began
-    lines += [line[2:] for line in _yaml_table({**kept_spreads(), **found})]
+    kept = dict(kept_spreads())
+    before = kept.pop("pairs", {})
+    odd = before if pairs is None else pairs
+    lines += [line[2:] for line in _yaml_table({**kept, **found})]
+    lines += ["pairs:" if odd else "pairs: {}", *(f"  {k}: {v}" for k, v in sorted(odd.items()))]
     (_EFFICIENCY / "spread.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     kept_spreads.cache_clear()
 
@@ -222,18 +258,19 @@ def counts(labels: Iterable[str], rows: Array) -> dict[str, int]:
     return found
 
 
-def write_all(constants: Constants, cases: Sequence[Case], parts: Parts, error: Array,
+def write_all(constants: Constants, cases: Sequence[Case], parts: Parts, own: Array, error: Array,
               known: Array, rows: Array, half: Mapping[Group, int], fitted: int) -> None:
     """Every data file of a fit on `rows`: constants, and what other rows say of its errors.
 
+    own            errors by these constants
     error, known   of the fitted half by constants of its other half
     """
     ranges = range_groups(half, fitted, copies(c.row for c in cases))
-    held_back = [c.row.group in ranges or half[c.row.group] == fitted for c in cases]
+    held_back = np.array([c.row.group in ranges or half[c.row.group] == fitted for c in cases])
     write_engines(constants, counts(parts.engine, rows))
     write_levels(constants, counts(parts.device, rows))
-    write_spreads(spreads(cases, error, known, np.array(held_back)))
-    write_points(cases, error, np.array([half[c.row.group] != fitted for c in cases]))
+    write_spreads(*ranges_of(cases, own, error, known, known_levels(parts, rows), held_back))
+    write_points(cases, own, np.array([half[c.row.group] != fitted for c in cases]))
     write_fitted([g for g, side in half.items() if side == fitted], ranges)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -206,4 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:    # whoever read the output has had enough of it
+        os._exit(0)
+    raise SystemExit(code)

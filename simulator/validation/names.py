@@ -245,6 +245,8 @@ def engine_of(printed: str, version: str, date: str, device: str, several: bool 
             raise UnknownError(f"{printed} doesn't run on devices of {hardware.vendor}")
         if "vendor" in rule and rule["vendor"] not in (hardware.vendor or "").lower():
             continue
+        if rule.get("architecture", hardware.architecture) != hardware.architecture:
+            continue
         if rule.get("kind") == "cpu" and not is_cpu(hardware):
             continue
         if rule.get("devices") == "several" and not several:
@@ -295,8 +297,10 @@ def formats_of(printed: str, ending: str) -> dict[str, str]:
 def kv_format_of(printed: str) -> str | None:
     """Format of the KV cache; None where the source doesn't print it."""
     text = printed.strip().lower()
-    if not text or text == "auto":
+    if not text:
         return None
+    if text == "auto":    # to the engines that have the word, what the model computes in
+        return "bf16"
     for rule in rules()["kv_formats"]:
         if re.search(rule["match"], text) is not None:
             return str(rule["kv"])

@@ -52,7 +52,8 @@ class Report:
 def _factor(case: Case) -> float:
     """Factor of the range: by phase or size, and by how well the device is known."""
     name = case.row.metric if case.row.metric in SIZES else case.phase
-    return spread_of(name, level_of(names.hardware_of(case.row.hardware)).known)
+    hardware = names.hardware_of(case.row.hardware)
+    return spread_of(name, level_of(hardware).known, case.setup.engine, hardware.name)
 
 
 def _unprinted(case: Case) -> float:

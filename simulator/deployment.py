@@ -183,8 +183,9 @@ class Deployment:
         asked = self.weights
         plain = native.get("weights", "bf16")
         default = number_format(plain if asked is None else asked, "weights")
-        if role in ("head", "embedding") and asked is not None and self.engine.quantised_head:
-            return number_format(file_head(default.name))
+        if asked is not None and self.engine.quantised_head and (
+                role == "head" or (role == "embedding" and default.name.startswith(("q", "iq")))):
+            return number_format(file_head(default.name))    # a GGUF file holds the embedding too
         if role in QUANTISED_ROLES:
             return number_format(native.get(role, default.name)) if asked is None else default
         if role in native:

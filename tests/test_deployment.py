@@ -8,6 +8,7 @@ import pytest
 
 from simulator import Deployment, Hardware, InputError, Model, Parallelism, Workload
 from simulator.deployment import QUANTISED_ROLES, native_activations
+from simulator.memory import weight_bytes
 from simulator.specs.engine import load_engine
 
 
@@ -138,3 +139,16 @@ def test_the_valid_degrees_are_named() -> None:
 
 def test_replace_checks_again() -> None:
     assert "tp" in refused(lambda: deployment().replace(parallelism=Parallelism(tp=7)))
+
+
+def test_gguf_files_quantise_head_and_embedding() -> None:
+    """Llama 3.1 8B Q4_K_M is a file of 4.92 GB; gpt-fast leaves the embedding in 16 bits."""
+    d = Deployment.of("llama-3.1-8b", "rtx-4090", "llama.cpp", weights="q4_k_m")
+    assert {r: d.weight_format(r).name for r in ("ffn", "head", "embedding")} == {
+        "ffn": "q4_k_m", "head": "q6_k", "embedding": "q6_k"}
+    assert float(weight_bytes(d)) == pytest.approx(4.92e9, rel=0.05)
+    fast = Deployment.of("llama-2-7b", "a100", "gpt-fast", weights="int8")
+    assert {r: fast.weight_format(r).name for r in ("head", "embedding")} == {
+        "head": "int8", "embedding": "bf16"}
+    asked = d.replace(weights=None)
+    assert asked.weight_format("head").name == "bf16"

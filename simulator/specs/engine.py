@@ -58,7 +58,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     prefills_alone     prompts of a static batch are computed one after the other
     splits             what several devices share unless told: `tensor` parallel, or `layers` in
                        turn
-    quantised_head     the LM head and the embedding have the format of the other weights
+    quantised_head     the LM head is quantised too; in GGUF files the embedding as well
     async_host         the host dispatches kernels while the device works (eager): a step takes the
                        longer of the two, not their sum
     fp16_accumulate    16-bit products are summed in fp16, where the device is faster at that

@@ -172,6 +172,8 @@ def _held(e: Estimate) -> str:
     """What the factors of the range are known to hold."""
     if e.efficiency.level == "measured":
         return "is checked by `tokline validate --executor`"
+    if far_outside(e.deployment.engine.name, e.deployment.hardware.name) > 1.0:
+        return "is wider than elsewhere and may still be too narrow"
     if e.efficiency.level == "spec":
         return "is that of a measured device, not checked on this one"
     if e.efficiency.known == "device":
@@ -197,8 +199,8 @@ def basis(e: Estimate, causes: list[Cause]) -> dict[str, Any]:
                  f"decode, x{prefill:.4g} on prefill{short} {_held(e)} (docs/accuracy.md)")
     odd = far_outside(e.deployment.engine.name, hardware.name)
     if odd > 1.0:
-        text += (f"; rows of this engine on this device lie far outside of what it does on others, "
-                 f"{odd:g} ranges away: measure before you believe it")
+        text += (f"; what was measured on this device lies up to {odd:g} usual ranges away: "
+                 "measure before you believe it")
     if hardware.status in ("announced", "hypothetical"):
         text += f"; {hardware.title} is {hardware.status}: its figures are not a specification"
     if causes:

@@ -49,6 +49,11 @@ def refused(**changes: Any) -> str:
     ({"metric": "req_s", "notes": "closed loop, 8 users"}, "static_throughput", "requests_served"),
     ({"metric": "req_s", "notes": "closed loop", **STATIC}, "static_throughput", "req_s"),
     ({"metric": "req_s", "notes": "observed"}, "static_throughput", "req_s"),
+    ({"metric": "decode_tok_s_total", "notes": "served"}, "static_throughput", "rates_served"),
+    ({"metric": "ttft_ms", "engine": "llama-server", "version": "b5500", "weights": "Q4_K_M",
+      "notes": "closed loop"}, "ttft", "ttft_served"),
+    ({"metric": "ttft_ms", "engine": "LMDeploy", "notes": "benchmark_serving"}, "ttft",
+     "ttft_served"),
     ({"metric": "prefill_ms", "batch": 1.0}, "prefill", "prefill_ms"),
     ({"metric": "prefill_tok_s", "batch": 1.0, "input": 511.0}, "prefill_short", "prefill_tok_s"),
     ({"metric": "prefill_tok_s", "batch": 1.0, "input": 512.0}, "prefill", "prefill_tok_s"),
@@ -62,6 +67,31 @@ def refused(**changes: Any) -> str:
 def test_phases(changes: dict[str, Any], phase: str, figure: str) -> None:
     found = case(**changes)
     assert (found.phase, found.figure) == (phase, figure)
+
+
+def test_throughput_beside_latencies_is_of_the_same_users() -> None:
+    """No word of a server: the TTFT printed of the same run tells."""
+    rows = [replace(ROW, metric=m) for m in ("ttft_ms", "throughput_out_tok_s", "req_s")]
+    other = replace(ROW, metric="req_s", batch=16.0)
+    found = cases_of([*rows, other])[0]
+    assert [c.figure for c in found] == ["ttft_served", "out_served", "requests_served", "req_s"]
+
+
+def test_a_burst_waits_for_half_of_the_others() -> None:
+    """64 prompts at once: half of the other 63 are computed before the one in the middle."""
+    alone, burst, steady = predict([
+        case(metric="ttft_ms", **changes) for changes in (
+            {"batch": 1.0, "input": 1024.0}, {"batch": 64.0, "rate": "burst"}, {"batch": 64.0}
+        )]).expected
+    assert case(metric="ttft_ms", batch=64.0, rate="burst").rounds == 1.0
+    assert burst > 63.0 / 2.0 * 0.5 * alone
+    assert burst > 2.0 * steady
+
+
+def test_a_model_in_its_own_format_is_as_published() -> None:
+    """gpt-oss: experts in MXFP4, the rest in 16 bits, whichever of the two names it."""
+    own, wide = (case(model="gpt-oss-20b", weights=w).setup.weights for w in ("mxfp4", "bf16"))
+    assert own is wide is None
 
 
 @pytest.mark.parametrize("batch", [1.0, 16.0, 5000.0])
@@ -335,5 +365,5 @@ def test_devices_that_nothing_joins_are_not_covered_row_by_row(changes: dict[str
     assert 0 not in missing
     assert 2 not in missing
     for reason in missing.values():
-        assert "link" in reason
+        assert "what joins" in reason
     assert np.all(predict(cases).expected > 0)

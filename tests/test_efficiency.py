@@ -468,7 +468,11 @@ def test_an_odd_engine_on_a_device_has_a_range_of_its_own() -> None:
             assert usual < own.spread[name] == pytest.approx(
                 max(usual, min(usual**power, simulator.efficiency.WIDEST)))
         other = Efficiency(Hardware.load(device), load_engine("tensorrt-llm-static"))
-        assert other.spread["decode"] == spreads()["decode"][known]
+        there = [x for p, x in odd.items() if p.endswith(f" on {device}")]
+        usual = spreads()["decode"][known]
+        least = min(there) if len(there) > 1 else 1.0    # several are off: so may others be
+        assert other.spread["decode"] == pytest.approx(
+            min(usual**least, simulator.efficiency.WIDEST))
 
 
 @pytest.mark.parametrize("chip", ["a100-pcie-40gb", "a100-pcie-80gb", "v100-pcie-32gb", "t4"])

@@ -105,14 +105,17 @@ ROW = Row("T1", "s", "2025-11", "", "NVIDIA H100 SXM 80GB", 1, "vLLM", "0.10", "
 
 
 def test_ranges_of_few_rows_are_those_of_all_sizes() -> None:
-    cases = [case_of(i, replace(ROW, metric="weights_gib" if i < 10 else "peak_mem_gib"))
-             for i in range(110)]
-    error = np.concatenate([np.zeros(10), np.linspace(-1.0, 1.0, 100)])
+    cases = [case_of(i, replace(ROW, metric="weights_gib" if i < 4 else "peak_mem_gib"))
+             for i in range(104)]
+    error = np.concatenate([np.zeros(4), np.linspace(-1.0, 1.0, 100)])
     found = size_spreads(cases, error)
     assert set(found) == SIZES
     assert np.log(found["peak_mem_gib"]["device"]) == pytest.approx(0.8, abs=0.02)
-    assert found["weights_gib"] == found["kv_tokens_capacity"] != found["peak_mem_gib"]
+    assert found["weights_gib"] == found["kv_tokens_capacity"]
     assert all(set(levels) == set(KNOWN) for levels in found.values())
+    some = [replace(c, row=replace(c.row, metric="weights_gib")) for c in cases[:6]]
+    spanned = size_spreads(some + cases[4:], np.concatenate([[0.1] * 5, [-0.2], error[4:]]))
+    assert np.log(spanned["weights_gib"]["device"]) == pytest.approx(0.2, abs=1e-3)
     with pytest.raises(InputError, match="10 rows of memory are too few"):
         size_spreads(cases[:10], error[:10])
 

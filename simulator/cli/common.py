@@ -198,6 +198,8 @@ def _asked(options: dict[str, Any]) -> tuple[Deployment, Workload, int | None, i
 
 def warnings(d: Deployment, w: Workload) -> list[str]:
     """What a user should know about an input that is allowed but odd."""
+    from simulator.specs.hardware import FP16_SUMS
+
     found = []
     if w.input + w.output > d.model.positions:
         found.append(f"input + output = {w.input + w.output:,} is beyond the "
@@ -207,7 +209,8 @@ def warnings(d: Deployment, w: Workload) -> list[str]:
                      "specification")
     wanted = d.compute("ffn")
     used = d.hardware.peak(wanted)[1]
-    if used != wanted.removesuffix("_accumulate_fp16"):
+    wanted, used = (x.removesuffix(FP16_SUMS.removeprefix("fp16")) for x in (wanted, used))
+    if used != wanted:
         found.append(f"{d.hardware.title} has no {wanted} peak: computes at {used}")
     return found
 

@@ -305,8 +305,13 @@ def spread_of(phase: str, known: str, engine: str = "", device: str = "") -> flo
 
 
 def far_outside(engine: str, device: str) -> float:
-    """Widths of the range that 80 % of the rows of an engine on a device need; 1: the usual."""
-    return float(spreads().get("pairs", {}).get(f"{engine} on {device}", 1.0))
+    """Widths of the range that 80 % of the rows of an engine on a device need; 1: the usual.
+
+    Of a device that several engines are far off on, the least of theirs for any other.
+    """
+    pairs = spreads().get("pairs", {})
+    there = [power for pair, power in pairs.items() if pair.endswith(f" on {device}")]
+    return float(pairs.get(f"{engine} on {device}", min(there) if len(there) > 1 else 1.0))
 
 
 def _spread(level: str, known: Level, engine: str, device: str) -> dict[str, float]:

@@ -55,6 +55,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     batched_tokens     largest number of tokens in one pass, which sizes the activations;
                        None: the whole prompt of the whole batch
     continuous         requests join and leave the batch between steps; else it is static
+    serves             as a server it does so too, where a source says that it ran as one
     prefills_alone     prompts of a static batch are computed one after the other
     splits             what several devices share unless told: `tensor` parallel, or `layers` in
                        turn
@@ -117,6 +118,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     conv_columns: Literal["all", "past"] = "all"
     batched_tokens: int | None = None
     continuous: bool = False
+    serves: bool = False
     prefills_alone: bool = False
     splits: Literal["tensor", "layers"] = "tensor"
     quantised_head: bool = False

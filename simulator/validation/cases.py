@@ -25,6 +25,7 @@ from simulator.specs.model import Attention, Mla, Model
 from simulator.validation import names
 from simulator.validation.measurements import METRICS, SIZES, Row
 from simulator.validation.names import UnknownError
+from simulator.validation.notes import all_at_once, check_notes, check_processor, says_served
 from simulator.validation.plausible import (
     check_cache,
     check_degrees,
@@ -38,21 +39,13 @@ OTHER_PHASES = ("prefill_short", "memory", "other")
 WIDE = ("fp16", "bf16", "fp32")
 # What a source means that prints no lengths beside a batch-1 decode rate: a short chat.
 UNSTATED = 128.0
-# What a source says whose requests were sent to a server: as one ends the next is sent, so that
-# prefills share the device with decode steps.
-SERVED = re.compile(r"\b(serv(?:ed|er|ing)|online|closed.loop|concurren\w+|genai-perf|aiperf)\b"
-                    r"|benchmark_serving", re.I)
+# Figures of a server at a fixed concurrency.
 SERVED_FIGURES = {"throughput_out_tok_s": "out_served", "throughput_total_tok_s": "total_served",
-                  "req_s": "requests_served"}
-# Parts of the engine's text that say that prefill and decode ran on different machines.
-SPLIT = ("disagg",)
+                  "req_s": "requests_served", "decode_tok_s_total": "rates_served"}
 # Makers whose software counts tensor parallel degrees in cores, several to a device.
 IN_CORES = ("AWS",)
 # What is taken for granted where more sequences are served than tensor parallel caches hold.
 APART = "attention taken as data parallel, since the cache fits no other way"
-THREADS = re.compile(r"\bthreads=(\d+)")
-ON_CPU = re.compile(r"\brun on cpu\b", re.I)
-SPECULATION = re.compile(r"\b(with (mtp|eagle|speculat)|speculative decoding:? on)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +131,10 @@ def pooled(hardware: Hardware, times: float) -> Hardware:
 def case_of(index: int, row: Row) -> Case:
     """The case of a row; UnknownError with the reason where it can't be one."""
     check_metric(row)
-    if any(word in row.engine.lower() for word in SPLIT):
-        raise UnknownError("prefill and decode on different workers, whose counts aren't stated")
-    if SPECULATION.search(row.notes):
-        raise UnknownError("speculative decoding, whose acceptance isn't stated")
-    if row.rate and not row.rate.lower().startswith(("inf", "offline", "burst")):
-        raise UnknownError("requests arrive at a rate of their own, not in a closed loop")
+    check_notes(row)
     hardware = names.hardware_of(row.hardware)
     row = replace(row, n_devices=names.devices_of(row.hardware, row.n_devices))
-    threads = THREADS.search(row.notes)
-    if threads and names.is_cpu(hardware) and float(threads.group(1)) < (hardware.units or 0):
-        raise UnknownError("ran on some of the processor's cores")
-    if ON_CPU.search(row.notes) and not names.is_cpu(hardware):
-        raise UnknownError("ran on the processor, not on the device named")
+    check_processor(row, hardware)
     model, ending = names.model_of(row.model)
     setup = _setup(row, hardware, model, ending)
     batch, given, rows_in, rows_out, assumed = _lengths(row)
@@ -165,6 +149,8 @@ def case_of(index: int, row: Row) -> Case:
     if not given and phase not in ("batch1_decode", "memory"):
         raise UnknownError("prompt or output length not stated")
     rounds, share = names.protocol_of(row.notes)
+    if rounds is None and figure.endswith("_served") and all_at_once(row):
+        rounds = 1.0
     return Case(index, row, setup, phase, figure, batch, max(rows_in * share, 1.0),
                 max(rows_out * share, 1.0), assumed, rounds, names.held_steps(row))
 
@@ -211,12 +197,14 @@ def _attention_apart(setup: Setup, batch: float, prompt: float, output: float) -
 def _phase(row: Row, setup: Setup, batch: float | None, prompt: float) -> tuple[str, str]:
     metric, engine = row.metric, load_engine(setup.engine)
     one = batch == 1 and setup.devices == 1
+    told = says_served(row)
+    online = engine.continuous or (engine.serves and told)
     if metric in SIZES:
         return "memory", metric
     if metric in ("prefill_ms", "prefill_tok_s"):
         return ("prefill" if prompt >= SHORT_PROMPT else "prefill_short"), metric
     if metric == "ttft_ms":
-        if engine.continuous and batch is not None and (batch > 1 or row.rate):
+        if online and batch is not None and (batch > 1 or row.rate):
             return "ttft", "ttft_served"
         if batch is not None and batch > 1:
             return "ttft", "ttft_alone" if engine.prefills_alone else "prefill_ms"
@@ -225,14 +213,13 @@ def _phase(row: Row, setup: Setup, batch: float | None, prompt: float) -> tuple[
         if one:
             return "batch1_decode", metric
         served = {"tpot_ms": "tpot_served", "decode_tok_s_per_user": "rate_served"}
-        return "tpot", served[metric] if engine.continuous else metric
-    if metric == "decode_tok_s_total":
-        return ("batch1_decode" if one else "static_throughput"), metric
+        return "tpot", served[metric] if online else metric
+    if metric == "decode_tok_s_total" and one:
+        return "batch1_decode", metric
     if batch is None or row.rate.lower().startswith(("inf", "offline")):
         return "max_throughput", metric
-    told = f"{row.notes} {row.engine} {row.rate}"
     rounds = names.protocol_of(row.notes)[0] or 1.0
-    if engine.continuous and (SERVED.search(told) or rounds > 1.0):
+    if online and (told or rounds > 1.0):
         return "static_throughput", SERVED_FIGURES[metric]
     return "static_throughput", metric
 
@@ -266,8 +253,9 @@ def _setup(row: Row, hardware: Hardware, model: Model, ending: str) -> Setup:
     formats = names.formats_of(row.weights, ending)
     size = re.search(r"model_bytes=(\d+)", row.notes)
     weights: str | None = formats["weights"]
-    if weights in WIDE and model.formats.get("experts", "bf16") not in WIDE:
-        weights = None    # a 16-bit file of a model whose experts were trained in fewer bits
+    if weights in (*WIDE, model.formats.get("experts")) and (
+            model.formats.get("experts", "bf16") not in WIDE):
+        weights = None    # as published: experts in fewer bits, the rest in 16
     elif size is not None:
         weights = f"mix-{round(8.0 * float(size.group(1)) / parameters_total(model), 3)}"
         formats = {"weights": weights, "activations": "fp16", "head": weights}
@@ -350,6 +338,7 @@ def cases_of(rows: list[Row]) -> tuple[list[Case], dict[int, str]]:
     """Cases of the rows that can be mapped, and the reason for each of the others."""
     cases: list[Case] = []
     missing: dict[int, str] = {}
+    latencies = {_run(row) for row in rows if row.metric in ("tpot_ms", "ttft_ms")}
     known: dict[Setup, str] = {}
     for index, row in enumerate(rows):
         try:
@@ -359,11 +348,27 @@ def cases_of(rows: list[Row]) -> tuple[list[Case], dict[int, str]]:
             if known[case.setup]:
                 raise UnknownError(known[case.setup])
             check_cache(case.setup.deployment(), case.input + case.output)
+            if _run(row) in latencies:
+                case = _beside_latencies(case)
         except UnknownError as error:
             missing[index] = str(error)
         else:
             cases.append(case)
     return cases, missing
+
+
+def _run(row: Row) -> tuple[object, ...]:
+    """What figures of one run have in common."""
+    return (row.group, row.engine, row.version, row.n_devices, row.weights, row.kv, row.tp, row.pp,
+            row.ep, row.batch, row.rate, row.input, row.output)
+
+
+def _beside_latencies(case: Case) -> Case:
+    """The throughput of a run whose TTFT or TPOT are printed too is of the same users."""
+    if (case.phase != "static_throughput" or case.figure not in SERVED_FIGURES
+            or case.rounds == 1.0 or not load_engine(case.setup.engine).continuous):
+        return case
+    return replace(case, figure=SERVED_FIGURES[case.figure])
 
 
 def _refusal(setup: Setup) -> str:
@@ -375,6 +380,9 @@ def _refusal(setup: Setup) -> str:
         if domain is not None and d.devices > domain:
             estimate(d, Workload(1.0, 1.0, 2.0))    # groups may reach beyond the link, or may not
     except InputError as error:
+        if "no scale-out link" in str(error):
+            return (f"what joins {d.devices} of {d.hardware.name} isn't known: sockets of a board, "
+                    "or machines")
         return f"deployment not possible: {error}"
     return ""
 

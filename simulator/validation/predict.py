@@ -169,7 +169,7 @@ def figures(t: Terms, s: Serving, figure: Array, full: Array) -> Array:
         "throughput_total_tok_s": requests * (t.prompt + t.output),
         "req_s": requests,
         "out_served": served * t.output, "total_served": served * (t.prompt + t.output),
-        "requests_served": served,
+        "requests_served": served, "rates_served": t.users / tpot,
     }
     found = np.full(len(figure), np.nan)
     for name, value in values.items():

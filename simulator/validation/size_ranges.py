@@ -22,12 +22,20 @@ from simulator.validation.run import validate
 from simulator.validation.scores import Scored
 from simulator.validation.split import fitted_groups
 
+# Rows of a size that tell of its range, all of them together.
+FEWEST_SIZES = 5
+
 
 def size_spreads(cases: Sequence[Case], error: Array) -> dict[str, dict[str, float]]:
-    """Factor of the range of each size; one of too few rows has that of all sizes together."""
+    """Factor of the range of each size; one of few rows spans them all, and one of hardly any has
+    that of all sizes together."""
     metric = np.array([c.row.metric for c in cases])
     every = spread(cases, error, np.isin(metric, sorted(SIZES)))
-    found = {name: spread(cases, error, metric == name) or every for name in sorted(SIZES)}
+    found = {}
+    for name in sorted(SIZES):
+        own = np.abs(error[metric == name])
+        few = float(np.exp(np.max(own))) if len(own) >= FEWEST_SIZES else every
+        found[name] = spread(cases, error, metric == name) or few
     if not all(found.values()):
         raise InputError(f"{len(cases):,} rows of memory are too few to set ranges")
     return {name: dict.fromkeys(KNOWN, round(value, 3)) for name, value in found.items()}

@@ -23,28 +23,41 @@ _SPLIT = ("disagg",)
 _THREADS = re.compile(r"\bthreads=(\d+)")
 _ON_CPU = re.compile(r"\brun on cpu\b", re.I)
 _OF_CPU = re.compile(r"\bcpu\b", re.I)
-# A part of a note that tells of drafted tokens, unless it denies them or says that it can't tell.
-_SPECULATION = re.compile(r"\b(mtp|eagle|medusa|speculat\w*|spec[. -]?decod\w*|draft model|n-?gram)"
-                          r"(?![a-z])", re.I)
+# Words that tell of drafted tokens, and a denial of them: beside the word, not elsewhere.
+_DRAFTS = (r"(?:mtp(?:-\d+)?|eagle(?:-?\d)?|medusa|dflash|speculat\w*|spec(?:[. -]?decod\w*)?|"
+           r"lookahead decoding|draft(?:ed)? (?:model|tokens?)|n-?gram)")
+_SPECULATION = re.compile(rf"\b{_DRAFTS}(?![a-z])|\bacceptance (?:rate|length)\b"
+                          r"|\baccepted [\d.]+ tokens", re.I)
+_NO_DRAFTS = re.compile(
+    rf"\b(?:no|not|without|w/o|neither)\s+(?:using\s+)?{_DRAFTS}\b"
+    rf"|\b{_DRAFTS}(?:[ /]+(?:{_DRAFTS}|decod\w*|status|tokens?))*\s*[:=]?\s*"
+    r"(?:not (?:given|stated|checked|known|used|enabled)|off\b|disabled|none\b|false\b|0(?![.\d]))",
+    re.I)
 # The same of a cache that held part of the prompts before.
-_CACHED = re.compile(r"\bprefix(es)?[ _-]?cach\w*.*\b(hits?|warm|reused)\b|\bcache[ _-]hit", re.I)
-_DENIED = re.compile(r"\b(no|not|without|off|disabled|none)\b|=\s*(0|false)\b", re.I)
-
-
-def _tells(pattern: re.Pattern[str], notes: str) -> bool:
-    """Whether a part of the notes says so and doesn't deny it."""
-    return any(pattern.search(part) and not _DENIED.search(part) for part in notes.split(";"))
+_CACHE = r"(?:prefix(?:es)?|prompts?|apc|radix|kv)[ _-]?cach\w*"
+_CACHED = re.compile(rf"\bwarm {_CACHE}|\b{_CACHE}[^,;]*\b(?:hits?|warm|reused?)\b|\bcache[ _-]hit"
+                     r"|\b(?:apc|(?:prefix|prompt)[ _-]cach\w*)[ :=]*(?:on|enabled|true)\b"
+                     r"|\d ?% of the prompts? (?:was |is |were )?cached|\bshared system prompt",
+                     re.I)
+_NO_CACHED = re.compile(rf"\b(?:no|without|cold)\s+{_CACHE}|\b{_CACHE}[ :=]*"
+                        r"(?:hits? )?(?:off|disabled|false|none|0(?![.\d]))", re.I)
+_BEAMS = re.compile(r"\bbeam(?: search| width|s)\b(?!\s*[:=]?\s*1\b)", re.I)
+_OWN_RATE = re.compile(r"\bpoisson\b", re.I)
 
 
 def check_notes(row: Row) -> None:
     """UnknownError where a row says that it was measured in a way that isn't predicted."""
     if any(word in row.engine.lower() for word in _SPLIT):
         raise UnknownError("prefill and decode on different workers, whose counts aren't stated")
-    if _tells(_SPECULATION, row.notes):
-        raise UnknownError("speculative decoding, whose acceptance isn't stated")
-    if _tells(_CACHED, row.notes):
+    parts = row.notes.split(";")
+    if any(_SPECULATION.search(p) and not _NO_DRAFTS.search(p) for p in parts):
+        raise UnknownError("speculative decoding, which isn't predicted for measured rows")
+    if any(_CACHED.search(p) and not _NO_CACHED.search(p) for p in parts):
         raise UnknownError("a prefix cache that held part of the prompts")
-    if row.rate and not row.rate.lower().startswith(_NO_RATE):
+    if _BEAMS.search(row.notes):
+        raise UnknownError("beam search")
+    if _OWN_RATE.search(row.notes) or (
+            row.rate and not row.rate.lower().startswith(_NO_RATE)):
         raise UnknownError("requests arrive at a rate of their own, not in a closed loop")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from simulator.efficiency import far_outside
 from simulator.efficiency.levels import level_of
 from simulator.network import link_domain
 from simulator.specs.engine import load_engine
@@ -51,6 +52,8 @@ def _facts(scored: Scored) -> Iterator[str]:
         yield "the source's note: " + row.notes[row.notes.index("WARNING"):].split(";")[0].strip()
     if engine.async_host:
         yield "an eager engine, so the host's CPU decides, which isn't printed"
+    if far_outside(setup.engine, hardware.name) > 1.0:
+        yield "what else was measured on this device lies as far from other devices of its kind"
     level = level_of(hardware)
     if level.known == "none":
         yield f"nothing like the {hardware.name} was fitted"

@@ -310,8 +310,13 @@ def far_outside(engine: str, device: str) -> float:
     Of a device that several engines are far off on, the least of theirs for any other.
     """
     pairs = spreads().get("pairs", {})
-    there = [power for pair, power in pairs.items() if pair.endswith(f" on {device}")]
-    return float(pairs.get(f"{engine} on {device}", min(there) if len(there) > 1 else 1.0))
+    there = [power for name, power in pairs.items() if name.endswith(pair("", device))]
+    return float(pairs.get(pair(engine, device), min(there) if len(there) > 1 else 1.0))
+
+
+def pair(engine: str, device: str) -> str:
+    """Name of an engine on a device, as spread.yaml has it."""
+    return f"{engine} on {device}"
 
 
 def _spread(level: str, known: Level, engine: str, device: str) -> dict[str, float]:

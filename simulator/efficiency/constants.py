@@ -161,6 +161,14 @@ def constants_of(key: DonorKey, family: str, format: str, library: str | None = 
     return found
 
 
+def _found(family: str, format: str, level: Level, chip: str, library: str,
+           values: dict[str, Any]) -> Found:
+    """An entry of a file, with the larger of its own error and its level's."""
+    own = 1.0 + float(values.get("mape", 0.0)) / 100.0
+    return Found(build(family, values), level, chip, format, library,
+                 max(own, error(family, level)))
+
+
 def all_found(key: DonorKey, family: str, format: str) -> Iterator[Found]:
     """Every fit of a family in a format: from the nearest chip outwards, the surest first."""
     chain = _chain(*key, family in MEMORY_DECIDES)
@@ -168,10 +176,7 @@ def all_found(key: DonorKey, family: str, format: str) -> Iterator[Found]:
         for chip in chain[level]:
             entries = load(chip).get(family, {}).get(format, {})
             for library in sorted(entries, key=lambda x: float(entries[x].get("mape", np.inf))):
-                values = entries[library]
-                yield Found(build(family, values), level, chip, format, library,
-                            max(1.0 + float(values.get("mape", 0.0)) / 100.0,
-                                error(family, level)))
+                yield _found(family, format, level, chip, library, entries[library])
 
 
 def libraries(family: str, found: Found) -> set[str]:
@@ -223,9 +228,7 @@ def _find(name: str, architecture: str | None, vendor: str | None, memory: str |
             if level != "chip" and "g" in values:
                 # What few timings say of a chip's cache is not lent to another.
                 values = values | {"g": max(values["g"], LEAST_CACHE * values["h"])}
-            own = 1.0 + float(values.get("mape", 0.0)) / 100.0
-            return Found(build(family, values), level, chip, wanted, used,
-                         max(own, error(family, level)))
+            return _found(family, wanted, level, chip, used, values)
     return None
 
 

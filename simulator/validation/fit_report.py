@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Array
+from simulator.efficiency import pair
 from simulator.efficiency import spreads as kept_spreads
 from simulator.specs.engine import engine_names, load_engine
 from simulator.validation import names
@@ -121,6 +122,10 @@ def spreads(cases: Sequence[Case], error: Array, known: Array, rows: Array
     return found
 
 
+def _pair(case: Case) -> str:
+    return pair(case.setup.engine, names.hardware_of(case.setup.hardware).name)
+
+
 def odd_pairs(cases: Sequence[Case], own: Array, known: Array, rows: Array,
               found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Power of the range of an engine on a device whose own rows, even those that constants were
@@ -129,13 +134,13 @@ def odd_pairs(cases: Sequence[Case], own: Array, known: Array, rows: Array,
     groups: dict[str, set[Group]] = {}
     for case, error, level, use in zip(cases, own, known, rows, strict=True):
         if use and case.phase in found:
-            pair = f"{case.setup.engine} on {names.hardware_of(case.setup.hardware).name}"
+            mine = _pair(case)
             width = np.log(found[case.phase][str(level)])
-            beyond.setdefault(pair, []).append(float(np.abs(error) / width))
-            groups.setdefault(pair, set()).add(case.row.group)
-    held = {pair: float(np.quantile(sizes, HELD)) for pair, sizes in beyond.items()
-            if len(sizes) >= FEWEST and len(groups[pair]) > 1}
-    return {pair: round(power, 1) for pair, power in held.items() if power >= FAR_OUTSIDE}
+            beyond.setdefault(mine, []).append(float(np.abs(error) / width))
+            groups.setdefault(mine, set()).add(case.row.group)
+    held = {name: float(np.quantile(sizes, HELD)) for name, sizes in beyond.items()
+            if len(sizes) >= FEWEST and len(groups[name]) > 1}
+    return {name: round(power, 1) for name, power in held.items() if power >= FAR_OUTSIDE}
 
 
 def _quantity(seconds: float) -> str:
@@ -195,8 +200,7 @@ def ranges_of(cases: Sequence[Case], own: Array, error: Array, known: Array, lev
               rows: Array) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     """(factors by phase, powers of odd pairs); what is odd doesn't widen the range of the rest."""
     pairs = odd_pairs(cases, own, level, rows, spreads(cases, error, known, rows))
-    usual = np.array([f"{c.setup.engine} on {names.hardware_of(c.setup.hardware).name}"
-                      not in pairs for c in cases])
+    usual = np.array([_pair(c) not in pairs for c in cases])
     found = spreads(cases, error, known, rows & usual)
     return found, odd_pairs(cases, own, level, rows, found)
 
